@@ -1,0 +1,1 @@
+"""The command ``pytest-llmperf``: one module per command group."""

@@ -1,0 +1,52 @@
+"""``pytest-llmperf report``: the tables of a stored report, or the schema of ``report.json``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.reports.jsonfile import json_schema, read_report
+from pytest_llmperf.reports.terminal import failure_message, render
+
+__all__ = ["SUMMARY", "configure"]
+
+SUMMARY = "print a stored report, or the schema of report.json"
+
+_MIN_WIDTH = 60
+_FAILED = ("INVALID", "CONFOUNDED", "FAIL")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="report.json or the folder that holds it")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON, checked against the schema")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of report.json and nothing else")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        print(json_schema())
+        return 0
+    if arguments.path is None:
+        raise UsageError("give the PATH of a report, or --schema")
+    report = read_report(arguments.path)
+    if arguments.json:
+        print(report.model_dump_json(by_alias=True, indent=1))
+        return 0
+    width = max(_MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    state = ", partial: the run was interrupted or is still going on" if report.partial else ""
+    print(f"{len(report.tests)} tests, {report.created}, pytest-llmperf {report.plugin_version}{state}")
+    for test in report.tests:
+        print()
+        print(render(test, width, color), end="")
+        if test.verdict in _FAILED:
+            print(failure_message(test, width=width))
+        elif test.message:
+            print(test.message)
+    return 0

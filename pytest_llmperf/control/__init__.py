@@ -1,0 +1,1 @@
+"""All HTTP that is not load: readiness, models, identity, calibration."""

@@ -1,0 +1,130 @@
+"""The HTTP client for everything but load, and what its failures mean in the user's terms."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from pytest_llmperf.errors import ConfigError, TargetError
+from pytest_llmperf.records import Endpoint
+
+__all__ = ["Client", "fetch", "open_client", "post", "server_message"]
+
+Client = httpx.Client
+"""For annotations elsewhere: ``httpx`` itself is imported in this folder only."""
+
+_CONNECT_SECONDS: Final = 10.0
+_MESSAGE_CHARACTERS: Final = 300
+_KEY_OPTION: Final = "--llmperf-api-key-env NAME"
+
+
+def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: float = 30.0) -> httpx.Client:
+    """A client for ``endpoint``; paths are relative to its ``base_url``. ``timeout`` is in seconds per read.
+
+    Proxy variables of the environment are ignored: the load doesn't go through a proxy either, and both must reach
+    the same server. Raises ConfigError where ``ca_file`` can't be used.
+    """
+    verify: ssl.SSLContext | bool = False  # plain HTTP: spares the loading of certificates
+    if endpoint.tls:
+        verify = ssl.create_default_context()
+        if ca_file is not None:
+            try:
+                verify.load_verify_locations(cafile=ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
+    return httpx.Client(
+        base_url=endpoint.base_url,
+        headers=dict(endpoint.headers),
+        verify=verify,
+        trust_env=False,
+        follow_redirects=False,
+        timeout=httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
+    )
+
+
+def fetch(client: httpx.Client, path: str) -> httpx.Response:
+    """GET ``path``. Raises TargetError where there is no answer, a redirect, or a refusal for want of a key."""
+    return _answer(client, client.build_request("GET", path))
+
+
+def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
+    """POST ``body`` as JSON and return the parsed answer. Raises TargetError for anything but 200 with JSON."""
+    response = _answer(client, client.build_request("POST", path, json=dict(body)))
+    if response.status_code != httpx.codes.OK:
+        raise TargetError(str(response.url), f"HTTP {response.status_code}: {server_message(response)}")
+    try:
+        return response.json()
+    except ValueError as error:
+        raise TargetError(str(response.url), "the answer is not JSON") from error
+
+
+def server_message(response: httpx.Response) -> str:
+    """What the server says about its refusal, in one line."""
+    text = response.text
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict):
+        error = document.get("error", document)
+        candidates = [error] if isinstance(error, str) else []
+        if isinstance(error, dict):
+            candidates += [error[key] for key in ("message", "detail", "error") if isinstance(error.get(key), str)]
+        text = next(iter(candidates), text)
+    line = " ".join(text.split())
+    return line[:_MESSAGE_CHARACTERS] or response.reason_phrase or "no message"
+
+
+def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
+    url = str(request.url)
+    try:
+        response = client.send(request)
+    except httpx.HTTPError as error:
+        raise TargetError(url, _no_answer(request, error)) from error
+    if response.has_redirect_location or response.is_redirect:
+        where = response.headers.get("location", "nowhere")
+        raise TargetError(
+            url, f"redirects to {where} (HTTP {response.status_code}); give the address of the API itself"
+        )
+    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        sent = "the API key was refused" if "authorization" in request.headers else "it wants an API key"
+        problem = f"HTTP {response.status_code}: {sent} ({server_message(response)})"
+        raise TargetError(url, f"{problem}; {_KEY_OPTION} names the environment variable that holds it")
+    return response
+
+
+def _no_answer(request: httpx.Request, error: httpx.HTTPError) -> str:
+    """Why there was no HTTP answer."""
+    host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            advice = "ca_file names the certificates to trust besides the system's"
+            return f"its TLS certificate can't be verified: {cause.verify_message}; {advice}"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed ({cause.reason or cause}); does it speak plain http://?"
+        if isinstance(cause, ConnectionRefusedError):
+            return f"connection refused: nothing listens on port {port} of {host}"
+        if isinstance(cause, socket.gaierror):
+            return f"the host name {host!r} can't be resolved ({cause.strerror or cause})"
+    if isinstance(error, httpx.TimeoutException):
+        doing = "connection" if isinstance(error, httpx.ConnectTimeout) else "answer"
+        limits = request.extensions.get("timeout", {})
+        seconds = limits.get("connect" if doing == "connection" else "read")
+        return f"no {doing} within {seconds:g} s" if seconds else f"no {doing} in time"
+    if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError):
+        return f"what answers is not HTTP ({error})"
+    return f"no answer: {str(error) or type(error).__name__}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

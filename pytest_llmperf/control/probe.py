@@ -1,0 +1,144 @@
+"""What a running server says: is it ready, which models, which engine, one tiny answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from pytest_llmperf.control.client import fetch, post, server_message
+from pytest_llmperf.engines import ENGINES, Engine
+from pytest_llmperf.engines.engine import Documents, mapping
+from pytest_llmperf.errors import TargetError
+from pytest_llmperf.records import Api, Endpoint
+
+__all__ = ["Answer", "ask", "choose_model", "documents", "fingerprint", "healthy", "list_models", "recognise"]
+
+_SHOWN_MODELS: Final = 10
+_HEALTH_SECONDS: Final = 3.0
+"""Short, so that the end of the process is noticed between two tries; but some engines take a second to answer."""
+_PATHS: Final[dict[Api, str]] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The facts of one non-streamed answer; None where the server doesn't state them."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+    system_fingerprint: str | None
+
+
+def healthy(client: httpx.Client, path: str) -> bool:
+    """Whether ``path`` answers with 200 now. Never raises for a server that isn't there yet."""
+    try:
+        return client.get(path, timeout=_HEALTH_SECONDS).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def list_models(client: httpx.Client) -> Mapping[str, Any]:
+    """``/v1/models`` as the server gives it. Raises TargetError where that isn't an OpenAI model list."""
+    response = fetch(client, "/v1/models")
+    url = str(response.url)
+    if response.status_code == httpx.codes.NOT_FOUND:
+        problem = "HTTP 404: no OpenAI-compatible API here; give the address without /v1, e.g. http://host:8000"
+        raise TargetError(url, problem)
+    if response.status_code != httpx.codes.OK:
+        raise TargetError(url, f"HTTP {response.status_code}: {server_message(response)}")
+    try:
+        document = response.json()
+    except ValueError as error:
+        raise TargetError(url, "no OpenAI-compatible API here: the answer is not JSON") from error
+    if not isinstance(mapping(document).get("data"), list):
+        raise TargetError(url, "no OpenAI-compatible API here: the answer is no list of models")
+    return mapping(document)
+
+
+def choose_model(url: str, models: Mapping[str, Any], wanted: str | None) -> str:
+    """The name that requests carry: ``wanted`` if it is served, else the only model.
+
+    Raises TargetError that lists what there is where neither holds.
+    """
+    names = [str(mapping(entry).get("id")) for entry in models["data"] if mapping(entry).get("id")]
+    listed = ", ".join(names[:_SHOWN_MODELS]) + (f" and {len(names) - 10} more" if len(names) > _SHOWN_MODELS else "")
+    if wanted is not None:
+        aliases = [alias for entry in models["data"] for alias in mapping(entry).get("aliases") or ()]
+        if wanted in names or wanted in aliases:
+            return wanted
+        raise TargetError(url, f"there is no model {wanted!r}; it serves: {listed or 'none'}")
+    if len(names) != 1:
+        problem = (
+            f"it serves {len(names)} models; choose one with model = ...: {listed}" if names else "it serves no model"
+        )
+        raise TargetError(url, problem)
+    return names[0]
+
+
+def recognise(models: Mapping[str, Any], configured: Engine, url: str) -> Engine:
+    """The engine by ``owned_by`` in ``models``; ``configured`` where that says nothing.
+
+    ``openai`` as configured means "find out". Raises TargetError where another engine answers than the configured.
+    """
+    owners = {str(mapping(entry).get("owned_by")) for entry in models["data"]}
+    if owners & configured.owned_by:
+        return configured
+    # The embedded engine is llama.cpp too; a server that was found running counts as the latter.
+    found = next((engine for engine in ENGINES.values() if engine.command is None and owners & engine.owned_by), None)
+    if found is None:
+        return configured
+    if configured.name != "openai":
+        problem = f"engine = {configured.name!r} is configured, but {found.title} answers (engine = {found.name!r})"
+        raise TargetError(url, problem)
+    return found
+
+
+def documents(client: httpx.Client, engine: Engine, models: Mapping[str, Any]) -> Documents:
+    """What ``engine.read_facts`` reads: ``models`` and whatever of the engine's other paths answers."""
+    found: dict[str, Any] = {"/v1/models": models}
+    for path in engine.info_paths:
+        try:
+            response = client.get(path)
+        except httpx.HTTPError:
+            continue
+        if response.status_code == httpx.codes.OK:
+            try:
+                found[path] = response.json()
+            except ValueError:
+                found[path] = response.text
+    return found
+
+
+def ask(client: httpx.Client, endpoint: Endpoint, api: Api, text: str, extras: Mapping[str, Any]) -> Answer:
+    """One non-streamed answer of one token to ``text``. Raises TargetError with the server's message."""
+    prompt = {"messages": [{"role": "user", "content": text}]} if api == "chat" else {"prompt": text}
+    body = {**extras, "model": endpoint.model, **prompt, "max_tokens": 1, "temperature": 0}
+    document = mapping(post(client, _PATHS[api], body))
+    if not document.get("choices"):
+        raise TargetError(endpoint.base_url + _PATHS[api], "the answer holds no choices")
+    usage = mapping(document.get("usage"))
+    fingerprint = document.get("system_fingerprint")
+    return Answer(
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        fingerprint if isinstance(fingerprint, str) and fingerprint else None,
+    )
+
+
+def fingerprint(client: httpx.Client, endpoint: Endpoint) -> str | None:
+    """The server's ``system_fingerprint``, by which a change of version or parallelism shows.
+
+    A server may lack either API; the load, which knows the one it needs, reports that better than we could.
+    """
+    for api in _PATHS:
+        try:
+            return ask(client, endpoint, api, "Hello", {}).system_fingerprint
+        except TargetError:
+            continue
+    return None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

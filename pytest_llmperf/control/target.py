@@ -1,0 +1,78 @@
+"""A server that someone else runs: address, key, engine and model, or one clear line about what is wrong."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+
+from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.identify import read_identity
+from pytest_llmperf.control.probe import choose_model, fingerprint, list_models, recognise
+from pytest_llmperf.engines import engine_of
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Endpoint
+
+__all__ = ["base_url", "connect"]
+
+
+def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
+    """The endpoint and identity of the server at ``spec.url``.
+
+    Raises ConfigError where the URL, the key variable or the engine name is wrong, TargetError where the server
+    refuses, is no OpenAI-compatible one, is of another engine than configured or lacks the model.
+    """
+    configured = engine_of(spec)
+    base, host, port, tls = base_url(spec)
+    headers = _headers(spec)
+    endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers)
+    with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
+        models = list_models(client)
+        engine = recognise(models, configured, base)
+        model = choose_model(base, models, spec.model)
+        endpoint = Endpoint(base, host, port, tls, model, engine.name, headers)
+        client.timeout = spec.limits.first_token
+        identity = read_identity(
+            endpoint, spec, engine, client=client, models=models, fingerprint=fingerprint(client, endpoint)
+        )
+    return endpoint, identity
+
+
+def base_url(spec: ServerSpec) -> tuple[str, str, int, bool]:
+    """``spec.url`` without ``/v1`` and trailing slashes, its host, its port, and whether it is TLS."""
+
+    def wrong(problem: str) -> ConfigError:
+        return ConfigError(f"servers.{spec.name}", "url", f"{shown!r}: {problem}, e.g. http://127.0.0.1:8000")
+
+    url = shown = (spec.url or "").strip()
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise wrong(f"no URL ({error})") from error
+    if parts.username is not None or parts.password is not None:
+        shown = f"{parts.scheme}://***@{parts.hostname}"
+        raise wrong("credentials don't belong here (api_key_env names the variable with the key); write the address")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise wrong("write http:// or https:// and a host")
+    if parts.query or parts.fragment:
+        raise wrong("write it without ? and #")
+    tls = parts.scheme == "https"
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}", parts.hostname, port or (443 if tls else 80), tls
+
+
+def _headers(spec: ServerSpec) -> dict[str, str]:
+    if spec.api_key_env is None:
+        return {}
+    key = os.environ.get(spec.api_key_env, "").strip()
+    if not key:
+        state = "empty" if spec.api_key_env in os.environ else "not set"
+        raise ConfigError(
+            f"servers.{spec.name}", "api_key_env", f"the environment variable {spec.api_key_env} is {state}"
+        )
+    if not key.isascii() or not key.isprintable():
+        problem = f"the value of {spec.api_key_env} holds characters that no header may hold"
+        raise ConfigError(f"servers.{spec.name}", "api_key_env", problem)
+    return {"Authorization": f"Bearer {key}"}

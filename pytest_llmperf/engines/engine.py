@@ -1,0 +1,120 @@
+"""What the package knows about one kind of inference server. Engines are constants of this type, in one dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.plan import ServerSpec
+
+__all__ = [
+    "CANONICAL",
+    "Documents",
+    "Engine",
+    "LiveFacts",
+    "check_parameters",
+    "listed_model",
+    "mapping",
+    "texts",
+]
+
+CANONICAL: Final = ("max_num_seqs", "max_model_len", "enable_prefix_caching", "threads")
+"""Fields of ``ServerSpec`` that mean the same for every engine that has them."""
+
+Documents = Mapping[str, Any]
+"""Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """What a running server says about itself; None or absent where it doesn't say."""
+
+    version: str | None = None
+    quantization: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Canonical parameters in effect."""
+    consequence: Mapping[str, str] = field(default_factory=dict)
+    """What followed from the inputs: context length, slots, fingerprints …"""
+
+
+def _no_facts(_documents: Documents, _model: str) -> LiveFacts:
+    return LiveFacts()
+
+
+def _no_extras(_spec: ServerSpec) -> dict[str, Any]:
+    return {}
+
+
+def _named_model(spec: ServerSpec) -> str:
+    return spec.model or ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One kind of server: how it is started, recognised, read and asked."""
+
+    name: str
+    title: str
+    """As people call it, for messages."""
+    parameters: Mapping[str, str]
+    """Canonical parameter → the engine's own flag. A parameter that isn't here doesn't exist for the engine."""
+    default_port: int
+    cpu: bool
+    """True where the model computes on the CPU, so that memory means host RSS."""
+    command: Callable[[ServerSpec, int, str], list[str]] | None = None
+    """``(spec, port, model)`` → argv. None: can't be launched here, only targeted by URL."""
+    find_model: Callable[[ServerSpec], str] = _named_model
+    """The model to launch with; may make or check a file. Raises ConfigError or InfraError."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Values that ``command`` passes for canonical parameters left out of the specification."""
+    launch_version: Callable[[], str | None] | None = None
+    """Version of what ``command`` would launch, where the server itself doesn't tell."""
+    retry_exit_code: int | None = None
+    """Exit code that says the port was taken in the meantime: worth another try on another port."""
+    ready_path: str = "/health"
+    owned_by: frozenset[str] = frozenset()
+    """Values of ``owned_by`` in ``/v1/models`` by which a running server is recognised."""
+    info_paths: tuple[str, ...] = ()
+    """What to fetch for ``read_facts`` besides ``/v1/models``."""
+    read_facts: Callable[[Documents, str], LiveFacts] = _no_facts
+    """``(documents, model name)`` → facts. Fed with documents, does no I/O; an odd document yields no facts."""
+    request_extras: Callable[[ServerSpec], dict[str, Any]] = _no_extras
+    """Merged into every request body: exact output length, prompt cache."""
+    continuous_usage: bool = False
+    """Understands ``stream_options.continuous_usage_stats`` (token counts in every chunk)."""
+
+
+def check_parameters(engine: Engine, spec: ServerSpec) -> None:
+    """Raise ConfigError where ``spec`` sets a canonical parameter that the engine doesn't have."""
+    for name in CANONICAL:
+        if getattr(spec, name) is not None and name not in engine.parameters:
+            has = ", ".join(engine.parameters) or "none of the canonical parameters"
+            raise ConfigError(f"servers.{spec.name}", name, f"{engine.title} has no such parameter; it has: {has}")
+    if spec.gpus and engine.cpu:
+        raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """``value`` if it is a JSON object, else an empty one: servers answer odd things."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def texts(pairs: Mapping[str, Any]) -> dict[str, str]:
+    """The entries that have a value, as text; booleans as in JSON."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in pairs.items()
+        if value is not None and value != ""
+    }
+
+
+def listed_model(documents: Documents, model: str) -> Mapping[str, Any]:
+    """The entry of ``model`` in ``/v1/models``, empty where there is none."""
+    entries = mapping(documents.get("/v1/models")).get("data")
+    for entry in entries if isinstance(entries, list) else []:
+        if mapping(entry).get("id") == model:
+            return mapping(entry)
+    return {}

@@ -1,0 +1,110 @@
+"""The error tree. Every message says what happened, with which value, and what would be right.
+
+LlmperfError
+├── UsageError            what the user wrote is wrong: pytest's usage or collection error
+│   ├── ConfigError       a key of ``[tool.llmperf]``, ``llmperf.toml``, a workload file or ``--llmperf-set``
+│   └── MarkerError       an argument of a marker
+├── InfraError            trouble that says nothing about performance (port taken, disk full, no download)
+└── ServerError           the server under test
+    ├── ServerStartError  it did not become ready; holds command, exit code and last log lines
+    ├── ServerDiedError   it ended while it was needed; the same evidence
+    └── TargetError       a running server refused us: wrong URL, 401, unknown model, TLS
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+__all__ = [
+    "ConfigError",
+    "InfraError",
+    "LlmperfError",
+    "MarkerError",
+    "ServerDiedError",
+    "ServerError",
+    "ServerStartError",
+    "TargetError",
+    "UsageError",
+    "nearest",
+]
+
+LOG_LINES_SHOWN: Final = 20
+
+
+class LlmperfError(Exception):
+    """Base of every error that this package raises on purpose; ``str()`` is the whole message."""
+
+
+class UsageError(LlmperfError):
+    """The user's own input is wrong."""
+
+
+class ConfigError(UsageError):
+    """A configuration value is wrong.
+
+    ``where`` names the file (or option), ``key`` the dotted key, ``problem`` the value and what is allowed.
+    """
+
+    def __init__(self, where: str, key: str, problem: str) -> None:
+        self.where, self.key, self.problem = where, key, problem
+        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+
+class MarkerError(UsageError):
+    """A marker argument is wrong. ``marker`` is e.g. ``sla``, ``argument`` the keyword."""
+
+    def __init__(self, marker: str, argument: str, problem: str) -> None:
+        self.marker, self.argument, self.problem = marker, argument, problem
+        subject = f"@pytest.mark.{marker}({argument}=...)" if argument else f"@pytest.mark.{marker}"
+        super().__init__(f"{subject}: {problem}")
+
+
+class InfraError(LlmperfError):
+    """Trouble of the machine or the network that says nothing about performance."""
+
+
+class ServerError(LlmperfError):
+    """The server under test is in trouble."""
+
+
+class _ServerProcessError(ServerError):
+    def __init__(
+        self, what: str, *, command: Sequence[str], exit_code: int | None, log_tail: Sequence[str], log_path: str
+    ) -> None:
+        self.what, self.command, self.exit_code = what, tuple(command), exit_code
+        self.log_tail, self.log_path = tuple(log_tail), log_path
+        shown = self.log_tail[-LOG_LINES_SHOWN:]
+        code = "still running" if exit_code is None else _exit_text(exit_code)
+        lines = [what, f"  command:   {' '.join(self.command)}", f"  exit code: {code}", f"  log:       {log_path}"]
+        lines.append(f"  last {len(shown)} log lines:" if shown else "  (no log lines)")
+        lines += [f"    {line}" for line in shown]
+        super().__init__("\n".join(lines))
+
+
+class ServerStartError(_ServerProcessError):
+    """The server did not become ready."""
+
+
+class ServerDiedError(_ServerProcessError):
+    """The server ended while it was still needed."""
+
+
+class TargetError(ServerError):
+    """A running server refused what we asked. ``url`` is what was asked, without credentials."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"{url}: {problem}")
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known word closest to ``word``, else the list of known words."""
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _exit_text(code: int) -> str:
+    """``-9`` as subprocess reports a signal, else the plain number."""
+    return f"killed by signal {-code}" if code < 0 else str(code)

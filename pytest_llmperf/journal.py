@@ -1,0 +1,87 @@
+"""The report folder of a run: locked, cleared of the last run's files, rewritten whole after every test.
+
+Whatever ends the run, ``report.json`` holds what was finished before, marked partial.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, final
+
+from pytest_llmperf.errors import InfraError, LlmperfError
+from pytest_llmperf.reports.jsonfile import read_report, write_report
+from pytest_llmperf.result import CampaignReport, RunReport, TestReport
+
+__all__ = ["Journal"]
+
+REPORT: Final = "report.json"
+OWN_FILES: Final = ("records/*.jsonl.gz", "logs/*.log")
+
+
+@final
+class Journal:
+    """Writes the report of one run into one folder, which no other run may use meanwhile."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.path = folder / REPORT
+        self._lock = lock
+        self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+    @classmethod
+    def begin(cls, folder: Path) -> Journal:
+        """Take the folder. Raises InfraError where it cannot be written or another run holds it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InfraError(f"the report folder {folder} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise InfraError(f"another run writes its report to {folder}; give this one --llmperf-report DIR") from None
+        if (folder / REPORT).is_file():
+            for pattern in OWN_FILES:
+                for stale in folder.glob(pattern):
+                    stale.unlink()
+        return cls(folder, lock)
+
+    @staticmethod
+    def last_report(folder: Path) -> RunReport | None:
+        """The report that an earlier run left there, None where there is none that can be read."""
+        try:
+            return read_report(folder / REPORT)
+        except LlmperfError:
+            return None
+
+    def write(self, campaigns: Sequence[CampaignReport], tests: Sequence[TestReport], *, partial: bool) -> None:
+        report = RunReport(
+            plugin_version=version("pytest-llmperf"),
+            created=self._created,
+            partial=partial,
+            environment=_environment(),
+            campaigns=tuple(campaigns),
+            tests=tuple(tests),
+        )
+        write_report(self.path, report)
+
+    def end(self) -> None:
+        """Let the folder go."""
+        os.close(self._lock)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu_count": str(os.cpu_count()),
+        "pytest": version("pytest"),
+    }

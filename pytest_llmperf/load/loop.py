@@ -1,0 +1,290 @@
+"""The loop of one run: sockets, timers, limits, and parsing in the time that is left."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from pytest_llmperf.load.client import Exchange
+from pytest_llmperf.load.limits import overdue, tick_ns
+from pytest_llmperf.load.pacing import NO_CONNECTION, ClosedLoop, OpenLoop, Pace, RequestQueue, Timers
+from pytest_llmperf.load.polling import Stop
+from pytest_llmperf.load.request import PreparedRequest
+from pytest_llmperf.load.transport import Transport
+from pytest_llmperf.plan import LoadProfile, TimeLimits
+from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Window
+
+__all__ = ["Drive", "Progress", "Run"]
+
+_NS: Final = 1_000_000_000
+_SLICE_READS: Final = 64  # parsed between two looks at the sockets: about half a millisecond
+_CHORE_ROOM_NS: Final = 2_000_000
+_MUCH: Final = 128 * 1024 * 1024
+_TOO_MUCH: Final = 512 * 1024 * 1024
+_GIVE_UP: Final = 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What a load left behind."""
+
+    records: tuple[RequestRecord, ...]
+    """Warm-up included, ordered by index; requests that were never begun are absent."""
+    window: Window
+    """From the first measured request (closed loop: sent, open loop: scheduled). With a duration exactly that long,
+    unless cut; else to the last output, or failure, of a measured request. Empty where none was begun."""
+    client: ClientStats
+    monotonic_start_ns: int
+    """Start of the run; in open loop of the timetable."""
+    wall_start: float
+    """Unix time of the same moment, for correlation only."""
+    complete: bool
+    """False where it was stopped, or cut at ``limits.run``."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters that another thread may read while the load runs. No lock: each is one reference."""
+
+    sent: int = 0
+    """Sends, the second of a retried request included."""
+    in_flight: int = 0
+    finished: int = 0
+    """Ended in any way, warm-up included."""
+    measured: int = 0
+    """Measured requests among them."""
+    failed: int = 0
+    """As far as parsed, which lags behind."""
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    """Known ahead with a duration only."""
+
+
+class Run:
+    """One run. ``in_flight`` holds the exchanges that have begun (to connect, at least) and not ended."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        requests: Iterator[PreparedRequest],
+        load: LoadProfile,
+        limits: TimeLimits,
+        stop: Stop,
+        progress: Progress,
+        secrets: tuple[str, ...],
+    ) -> None:
+        self.transport = transport
+        self.timers = Timers()
+        self.in_flight: dict[Exchange, None] = {}
+        self.window_end_ns: int | None = None
+        self._window_start_ns: int | None = None
+        self._queue = RequestQueue(requests)
+        self._load, self._limits, self._stop, self._progress = load, limits, stop, progress
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
+        self._pace: Pace = OpenLoop(self) if load.concurrency is None else ClosedLoop(self, load.concurrency)
+        self._give_up = max(_GIVE_UP, 3 * (load.concurrency or 0))
+        self._unconnected = 0  # requests in a row without a connection
+        self._drawing = True
+        self._run_start_ns = 0
+        self._cut_ns: int | None = None
+        self._warnings: list[str] = []
+        self._ended: deque[Exchange] = deque()
+        self._held_bytes = 0
+        self._records: list[RequestRecord] = []
+        self._last_measured_ns = 0
+        self._shared_reads = 0
+
+    def run(self) -> Drive:
+        """Everything from the first connection to the last record."""
+        while self._queue.draw_ahead(max(64, 2 * (self._load.concurrency or 0))):
+            pass
+        collecting, thawed = gc.isenabled(), gc.get_freeze_count() == 0
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        cpu = time.thread_time()
+        self.transport.begin(self._stop.fileno(), self._on_sent, self._on_end)
+        begun_ns = self._run_start_ns = time.monotonic_ns()
+        try:
+            self._tick(begun_ns)
+            self._pace.open_ahead()
+            while not self._stop.is_set() and any(map(self._opening, self.in_flight)):
+                self._step()
+            wall_start = time.time()
+            start_ns = now_ns = time.monotonic_ns()
+            start_ns = self._pace.start(now_ns)
+            wall_start += (start_ns - now_ns) / _NS
+            while self.in_flight or self.timers.work:
+                self._step()
+            wall_ns = time.monotonic_ns() - begun_ns
+            cpu = time.thread_time() - cpu
+            while self._ended:
+                self._parse(None)
+        finally:
+            if collecting:
+                gc.enable()
+            if thawed:
+                gc.unfreeze()
+        self._records.sort(key=lambda record: record.index)
+        return Drive(
+            records=tuple(self._records),
+            window=self._window(start_ns),
+            client=self._client(cpu, wall_ns / _NS),
+            monotonic_start_ns=start_ns,
+            wall_start=wall_start,
+            complete=self._cut_ns is None,
+            warnings=tuple(self._warnings),
+        )
+
+    # --- what a pace uses
+
+    def draw(self) -> PreparedRequest | None:
+        """The next request; None after the last, and once no more may begin."""
+        return self._queue.take() if self._drawing else None
+
+    def launch(self, exchange: Exchange) -> None:
+        """Begin an exchange: it gets a connection and, unless held, is sent once that is open."""
+        self.in_flight[exchange] = None
+        self._progress.in_flight = len(self.in_flight)
+        self.transport.attach(exchange)
+
+    def open_window(self, at_ns: int) -> None:
+        """The window begins with the first measured request; later calls change nothing."""
+        if self._window_start_ns is None:
+            self._window_start_ns = self._progress.window_start_ns = at_ns
+            if self._load.duration is not None:
+                self.window_end_ns = self._progress.window_end_ns = at_ns + round(self._load.duration * _NS)
+
+    # --- the loop
+
+    def _opening(self, exchange: Exchange) -> bool:
+        return not self.transport.ready(exchange)
+
+    def _step(self) -> None:
+        """Wait for sockets or timers and react; parse a little where neither has anything."""
+        if self._stop.is_set() and self._cut_ns is None:
+            self._cut("the run was stopped")
+            return
+        now_ns = time.monotonic_ns()
+        room_ns = self.timers.run(now_ns) - now_ns
+        chores = room_ns > _CHORE_ROOM_NS and self._has_chores()
+        busy = self.transport.wait(0 if chores else max(0, room_ns) / _NS)
+        if (chores and not busy) or self._held_bytes > _TOO_MUCH:
+            self._chore()
+
+    def _has_chores(self) -> bool:
+        if self._queue.wants_more and self._drawing:
+            return True
+        # Without kernel stamps a read waits for whatever we are at, so parsing waits until it must be.
+        return bool(self._ended) and (self.transport.stamps or self._held_bytes > _MUCH)
+
+    def _chore(self) -> None:
+        if not (self._drawing and self._queue.draw_ahead()) and self._ended:
+            self._parse(_SLICE_READS)
+
+    def _tick(self, now_ns: int) -> None:
+        """Look at the limits; a coarse timer, so that reads need not."""
+        self.transport.clock.refresh(now_ns)
+        self.timers.at(now_ns + tick_ns(self._limits), self._tick, work=False)
+        if now_ns - self._run_start_ns > self._limits.run * _NS and self._cut_ns is None:
+            self._cut(f"the run's limit of {self._limits.run:g} s was reached")
+            return
+        for exchange in list(self.in_flight):
+            late = overdue(exchange, self._limits, now_ns)
+            if late is not None:
+                self.transport.abort(exchange, *late)
+
+    def _cut(self, why: str) -> None:
+        """End the run now. Requests in flight are cut; those that were not sent leave no record."""
+        self._cut_ns = time.monotonic_ns()
+        self._drawing = False
+        self._warnings.append(why)
+        self.timers.clear_work()
+        for exchange in list(self.in_flight):
+            self.transport.abort(exchange, Outcome.CUT, why)
+
+    def _on_sent(self, exchange: Exchange) -> None:
+        self._unconnected = 0
+        self._progress.sent += 1
+        if exchange.request.arrival.phase is Phase.MEASURED and exchange.sent_ns is not None:
+            self.open_window(exchange.sent_ns)
+
+    def _on_end(self, exchange: Exchange) -> None:
+        self.in_flight.pop(exchange, None)
+        measured = exchange.request.arrival.phase is Phase.MEASURED
+        if exchange.outcome in NO_CONNECTION:
+            self._unconnected += 1
+            if measured and not self._load.open_loop:
+                self.open_window(exchange.ended_ns)
+            if self._unconnected == self._give_up and self._drawing:
+                self._drawing = False
+                self._warnings.append(f"gave up after {self._unconnected} requests in a row without a connection")
+        if exchange.outcome is not Outcome.CUT or exchange.sent_ns is not None:
+            self._held_bytes += exchange.size
+            self._ended.append(exchange)
+        progress = self._progress
+        progress.in_flight = len(self.in_flight)
+        progress.finished += 1
+        progress.measured += measured
+        self._pace.ended(exchange)
+
+    # --- from raw reads to records
+
+    def _parse(self, reads: int | None) -> None:
+        """Parse a part of the oldest ended exchange; with its last part it becomes a record."""
+        exchange = self._ended[0]
+        if not exchange.digest(reads):
+            return
+        self._ended.popleft()
+        self._held_bytes -= exchange.size
+        shared = exchange.shared_reads
+        record = exchange.record()
+        if record.detail is not None and any(secret in record.detail for secret in self._secrets):
+            record = replace(record, detail=self._redact(record.detail))
+        self._records.append(record)
+        self._shared_reads += shared
+        self._progress.failed += record.failed
+        if record.phase is Phase.MEASURED:
+            end_ns = record.last_output_ns if record.outcome is Outcome.OK else exchange.ended_ns
+            self._last_measured_ns = max(self._last_measured_ns, end_ns or 0)
+
+    def _redact(self, detail: str) -> str:
+        for secret in self._secrets:  # a server may quote the key that it refuses
+            detail = detail.replace(secret, "***")
+        return detail
+
+    def _window(self, start_ns: int) -> Window:
+        begin_ns = self._window_start_ns
+        if begin_ns is None:
+            return Window(start_ns, start_ns)
+        end_ns = self._last_measured_ns if self.window_end_ns is None else self.window_end_ns
+        if self._cut_ns is not None:
+            end_ns = min(end_ns, self._cut_ns)
+        return Window(begin_ns, max(begin_ns, end_ns))
+
+    def _client(self, cpu_seconds: float, wall_seconds: float) -> ClientStats:
+        meter, stamps = self.transport.meter, self.transport.stamps
+        slips = sorted(
+            record.sent_ns - record.scheduled_ns
+            for record in self._records
+            if record.phase is Phase.MEASURED and record.sent_ns is not None and record.scheduled_ns is not None
+        )
+        return ClientStats(
+            stamps="kernel" if stamps else "user",
+            reads=meter.reads,
+            unstamped_reads=meter.unstamped,
+            shared_reads=self._shared_reads,
+            output_chunks=sum(len(record.chunk_ns) for record in self._records),
+            cpu_seconds=cpu_seconds,
+            wall_seconds=wall_seconds,
+            slip_p99_ns=slips[math.ceil(0.99 * len(slips)) - 1] if slips else None,
+            slip_max_ns=slips[-1] if slips else None,
+            wake_lag_p99_ns=meter.lag_quantile_ns(0.99) if stamps else None,
+        )

@@ -1,0 +1,93 @@
+"""The bytes of a request, all made before it is due."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.plan import Workload
+from pytest_llmperf.records import Api, Arrival, Endpoint
+
+__all__ = ["PATHS", "PreparedRequest", "body", "encode"]
+
+PATHS: Final[Mapping[Api, str]] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A planned request and the bytes that it puts on the wire (secret: they hold the API key)."""
+
+    arrival: Arrival
+    wire: bytes
+
+    def __repr__(self) -> str:
+        return f"PreparedRequest({self.arrival!r}, {len(self.wire)} bytes)"
+
+
+def body(
+    model: str, workload: Workload, prompt: str, max_tokens: int, extras: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The JSON object of one streamed request with final usage.
+
+    ``extras`` are the engine's own fields (``ignore_eos``, ``cache_prompt`` …); a mapping among them is merged into the
+    one it meets, so ``{"stream_options": {"continuous_usage_stats": True}}`` adds to ours. ``workload.sampling`` comes
+    last and replaces whatever it names.
+    """
+    fields: dict[str, Any] = {"model": model}
+    if workload.api == "chat":
+        fields["messages"] = [{"role": "user", "content": prompt}]
+    else:
+        fields["prompt"] = prompt
+    fields |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
+    for key, value in (extras or {}).items():
+        old = fields.get(key)
+        fields[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return fields | workload.sampling
+
+
+def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any]) -> bytes:
+    """The whole HTTP/1.1 request: head and JSON body.
+
+    Raises UsageError where a header of the endpoint could not be sent as one header; the value is not shown.
+    """
+    content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    path = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._") + PATHS[api]
+    headers = {
+        "Host": _authority(endpoint),
+        "User-Agent": "pytest-llmperf",
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+    }
+    given = {name.lower() for name in endpoint.headers}
+    headers = {name: value for name, value in headers.items() if name.lower() not in given - _OURS}
+    for name, value in endpoint.headers.items():
+        if not _TOKEN.match(name) or name.lower() in _OURS:
+            raise UsageError(f"{endpoint.base_url}: header {name!r} cannot be set on a request")
+        if not _VALUE.match(value):
+            raise UsageError(f"{endpoint.base_url}: the value of header {name!r} has a character no header may have")
+        headers[name] = value
+    headers["Content-Length"] = str(len(content))
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
+
+
+def _authority(endpoint: Endpoint) -> str:
+    """``host[:port]`` as the Host header wants it: brackets round an IPv6 address, no default port, no zone."""
+    host = endpoint.host.strip("[]").partition("%")[0]
+    if ":" in host:
+        host = f"[{host}]"
+    elif not host.isascii():
+        host = host.encode("idna").decode()
+    if not re.fullmatch(r"[\[\]A-Za-z0-9._:-]+", host):
+        raise UsageError(f"{endpoint.base_url}: {host!r} is not a host name")
+    return host if endpoint.port == (443 if endpoint.tls else 80) else f"{host}:{endpoint.port}"

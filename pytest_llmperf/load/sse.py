@@ -1,0 +1,83 @@
+"""Server-sent events out of bytes that may be cut anywhere (WHATWG HTML, "9.2.6 Interpreting an event stream")."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["SseDecoder", "SseEvent"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class SseEvent(NamedTuple):
+    """One dispatched event. ``name`` is empty where the stream gave none."""
+
+    name: str
+    data: str
+
+
+class SseDecoder:
+    """Fed body bytes, returns the events they complete. Lines end in LF, CRLF or CR; text is decoded after framing.
+
+    An event is complete with its blank line; what is unfinished at the end of the stream is dropped, as the standard
+    says. Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    __slots__ = ("_after_cr", "_data", "_name", "_parts", "_started")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  # an unfinished line; joined once it ends, so a long line is not copied per read
+        self._data: list[bytes] = []
+        self._name = ""
+        self._started = False
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """The events whose blank line is in ``data``."""
+        if not data:
+            return []
+        if not self._started:
+            data = b"".join((*self._parts, data))
+            self._parts.clear()
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._parts.append(data)
+                return []
+            self._started = True
+            data = data.removeprefix(_BOM)
+        if self._after_cr:  # a CR ended the line already; an LF right after it belongs to the same line end
+            data = data.removeprefix(b"\n") if data else data
+            self._after_cr = False
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in data:
+            if data:
+                self._parts.append(data)
+            return []
+        if self._parts:
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts.clear()
+        *lines, rest = data.split(b"\n")
+        if rest:
+            self._parts.append(rest)
+        return self._dispatch(lines)
+
+    def _dispatch(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif not line:
+                if self._data:
+                    text = b"\n".join(self._data).decode("utf-8", "replace")
+                    events.append(SseEvent(self._name, text))
+                    self._data.clear()
+                self._name = ""
+            else:
+                field, _, value = line.partition(b":")  # a comment has the empty field name
+                if field == b"event":
+                    self._name = value.removeprefix(b" ").decode("utf-8", "replace")
+                elif field == b"data":
+                    self._data.append(b"")
+        return events

@@ -1,0 +1,133 @@
+"""Latency metrics: the values of one family pooled over requests, their mean and quantiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_llmperf.catalog import Metric
+from pytest_llmperf.metrics.request import (
+    PER_REQUEST,
+    connect_time,
+    first_chunk_known,
+    icl_gaps,
+    itl_gaps,
+    known_tokens,
+)
+from pytest_llmperf.records import Outcome, Phase, RequestRecord
+from pytest_llmperf.stats.quantile import quantile
+from pytest_llmperf.stats.value import MetricValue
+
+__all__ = ["Pool", "latency_value", "pool"]
+
+_CONNECT_FAILURES: Final = frozenset({Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.TLS_FAILED})
+_UNSTATED: Final = frozenset({"queue_wait", "prefill_time"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One family's values over the measured requests that we did not cut."""
+
+    family: str
+    values: tuple[float, ...]
+    """Ascending; a failed request is one +inf, so that it is never faster than a finished one."""
+    requests: int
+    """Requests looked at: ok + failed."""
+    failed: int
+    """Failed requests among ``values``."""
+    excluded: int
+    """Ok requests for which the family is not defined."""
+    why: str | None
+    """What excluded them, and what was assumed."""
+
+    @property
+    def finite(self) -> tuple[float, ...]:
+        return self.values[: len(self.values) - self.failed]
+
+
+def pool(records: Iterable[RequestRecord], family: str) -> Pool:
+    """Pool ``family`` over ``records``; warm-up and cut requests take no part."""
+    judged = [r for r in records if r.phase is Phase.MEASURED and r.outcome is not Outcome.CUT]
+    values: list[float] = []
+    excluded: list[RequestRecord] = []
+    for record in judged:
+        found = list(_values(record, family))
+        values += found
+        if not found and not record.failed:
+            excluded.append(record)
+    failed = sum(math.isinf(value) for value in values)
+    return Pool(family, tuple(sorted(values)), len(judged), failed, len(excluded), _why(judged, excluded, family))
+
+
+def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
+    """Mean over the ok requests, or the quantile with failures as +inf.
+
+    None where there is no finite value.
+    """
+    why = pooled.why
+    if metric.family.name in _UNSTATED:
+        return MetricValue(metric, None, 0, "the engine does not state it")
+    if metric.quantile is None:
+        finite = pooled.finite
+        if pooled.failed:
+            lost = f"{pooled.failed} of {pooled.requests} requests failed and are not in the mean"
+            why = "; ".join(filter(None, (lost, why)))
+        if not finite:
+            return MetricValue(metric, None, 0, why or "no measured requests", excluded=pooled.excluded)
+        return MetricValue(metric, math.fsum(finite) / len(finite), len(finite), why, excluded=pooled.excluded)
+    # Where no finished request has a value, failures beside them do not make a measurement of it.
+    if not pooled.values or (pooled.excluded and not pooled.finite):
+        return MetricValue(metric, None, 0, why or "no measured requests", excluded=pooled.excluded)
+    value: float | None = quantile(pooled.values, metric.quantile)
+    if pooled.failed:
+        lost = f"{pooled.failed} of {pooled.requests} requests failed"
+        if value is not None and math.isinf(value):
+            value, lost = None, f"{lost}: the quantile lies among them"
+        why = "; ".join(filter(None, (lost, why)))
+    return MetricValue(metric, value, len(pooled.values), why, pooled.values, pooled.excluded)
+
+
+def _values(record: RequestRecord, family: str) -> Iterator[float]:
+    if family == "connect_time":
+        # Only requests that opened a connection say anything, and only failing to open one is a failure of
+        # it.
+        if record.outcome in _CONNECT_FAILURES:
+            yield math.inf
+        elif (value := connect_time(record)) is not None:
+            yield value
+    elif family in _UNSTATED:
+        return
+    elif record.failed:
+        yield math.inf  # for icl and itl: the chunk that never came
+    elif family == "icl":
+        yield from icl_gaps(record)
+    elif family == "itl":
+        yield from itl_gaps(record) or ()
+    elif (value := PER_REQUEST[family](record)) is not None:
+        yield value
+
+
+def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str) -> str | None:
+    parts: list[str] = []
+    total = len(judged)
+    if family == "tpot":
+        uncounted = sum(known_tokens(record) is None for record in excluded)
+        if uncounted:
+            parts.append(f"{uncounted} of {total} requests have no token count from the server")
+        if len(excluded) > uncounted:
+            parts.append(f"{len(excluded) - uncounted} of {total} requests have a single token or chunk: no TPOT")
+        left_out = {id(record) for record in excluded}
+        assumed = sum(not first_chunk_known(r) for r in judged if not r.failed and id(r) not in left_out)
+        if assumed:
+            parts.append(f"tokens of the first chunk unknown in {assumed} of {total} requests: taken as 1")
+    elif excluded:
+        reason = {
+            "ttfot": "sent no answer besides reasoning",
+            "icl": "came in a single chunk",
+            "itl": "have no token count per chunk from the server",
+            "connect_time": "used an open connection again",
+        }.get(family, "lack it")
+        parts.append(f"{len(excluded)} of {total} requests {reason}")
+    return "; ".join(parts) or None

@@ -1,0 +1,183 @@
+"""Whether a trial can be trusted: reasons that make it INVALID, and notes that only qualify it.
+
+A false INVALID costs its user a day, so a reason needs a deviation that changes the numbers for certain;
+whatever may be as intended (lengths that stop early, cached system prompts) is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from pytest_llmperf.metrics.invariants import check_invariants
+from pytest_llmperf.metrics.request import known_tokens, ttft
+from pytest_llmperf.metrics.trial import counts
+from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
+from pytest_llmperf.units import format_quantity
+
+__all__ = ["LoadFacts", "Validity", "assess"]
+
+MIN_RATE_SHARE: Final = 0.98
+SLIP_FLOOR_S: Final = 0.020
+SLIP_SHARE: Final = 0.10
+"""The 99th percentile of the slip may be 20 ms or a tenth of the median TTFT, whichever is more."""
+CLIENT_BUSY: Final = 0.9
+SHARED_READS: Final = 0.001
+OUTPUT_OFF: Final = 0.005
+PROMPT_OFF: Final = 0.20
+CACHED: Final = 0.01
+CUT: Final = 0.05
+
+_REMEDY: Final = "give the client a CPU core of its own, or lower request_rate"
+_TOKEN_FAMILIES: Final = ("tpot", "itl", "output_throughput", "total_throughput", "cpu_seconds_per_mtok")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """What was asked for, as far as it decides what a trial must look like."""
+
+    request_rate: float | None = None
+    """Requests per second in open loop; None in closed loop."""
+    shared_prefix: bool = False
+    """Whether the workload asks for prompts with a common beginning."""
+    template_tokens: float = 0.0
+    """Prompt tokens that every request has in common whatever its text: start of text, chat template."""
+    asked: Collection[str] = field(default_factory=tuple)
+    """Metrics that limits were set on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """``reasons`` make the trial INVALID."""
+
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.reasons
+
+
+def assess(trial: Trial, facts: LoadFacts) -> Validity:
+    """Judge one trial on its own evidence."""
+    measured = [record for record in trial.records if record.phase is Phase.MEASURED]
+    ok = [record for record in measured if record.outcome is Outcome.OK]
+    reasons = [*_incomplete(trial, measured, ok), *_late(trial, facts, measured), *check_invariants(trial)]
+    notes = [*_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_client(trial)]
+    return Validity(tuple(reasons), tuple(notes))
+
+
+def _incomplete(trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[RequestRecord]) -> list[str]:
+    reasons = []
+    if not trial.complete:
+        reasons.append("the run was interrupted before its load was complete")
+    elif len(measured) < trial.planned:
+        reasons.append(f"only {len(measured)} of {trial.planned} planned requests were sent")
+    if not measured:
+        reasons.append("no request was measured")
+    elif not ok:
+        classes = ", ".join(f"{n} {name}" for name, n in counts(trial).failures.items()) or "all were cut"
+        reasons.append(f"none of {len(measured)} measured requests finished well: {classes}")
+    if measured and trial.window.seconds <= 0:
+        reasons.append("the measuring window has no length")
+    return reasons
+
+
+def _late(trial: Trial, facts: LoadFacts, measured: Sequence[RequestRecord]) -> list[str]:
+    """Open loop: the schedule was kept.
+
+    Compared with the schedule itself, not with the rate: Poisson draws differ.
+    """
+    if facts.request_rate is None:
+        return []
+    pairs = [(r.scheduled_ns, r.sent_ns) for r in measured if r.scheduled_ns is not None and r.sent_ns is not None]
+    reasons = []
+    if len(pairs) >= 2:
+        planned = (max(due for due, _ in pairs) - min(due for due, _ in pairs)) / 1e9
+        taken = (max(sent for _, sent in pairs) - min(sent for _, sent in pairs)) / 1e9
+        share = planned / taken if taken > 0 else 1.0
+        # In a short run one late request in the normal range moves the share by more than 2 %.
+        if share < MIN_RATE_SHARE and taken - planned > SLIP_FLOOR_S:
+            reasons.append(
+                f"missed schedule: requests were sent at {100 * share:.1f} % of the planned rate "
+                f"(at least {100 * MIN_RATE_SHARE:.0f} %): {_REMEDY}"
+            )
+    slip = trial.client.slip_p99_ns
+    typical = [value for record in measured if not record.failed and (value := ttft(record)) is not None]
+    allowed = max(SLIP_FLOOR_S, SLIP_SHARE * median(typical)) if typical else SLIP_FLOOR_S
+    if slip is not None and slip / 1e9 > allowed:
+        reasons.append(
+            f"client lag: 1 % of requests were sent {format_quantity(slip / 1e9, 's')} or more after their "
+            f"scheduled time (allowed: {format_quantity(allowed, 's')}): {_REMEDY}"
+        )
+    return reasons
+
+
+def _counting(ok: Sequence[RequestRecord], facts: LoadFacts) -> list[str]:
+    uncounted = sum(known_tokens(record) is None for record in ok)
+    if not uncounted:
+        return []
+    asked = sorted(name for name in facts.asked if name.startswith(_TOKEN_FAMILIES))
+    where = f"; {', '.join(asked)} rests on it" if asked else ""
+    every = "any" if uncounted == len(ok) else f"{uncounted} of {len(ok)}"
+    return [f"no usage: the server gave no token count for {every} request{'s' if every != 'any' else ''}{where}"]
+
+
+def _lengths(ok: Sequence[RequestRecord]) -> list[str]:
+    notes = []
+    outputs = [(r.requested_output_tokens, n) for r in ok if (n := known_tokens(r)) is not None]
+    asked, got = sum(want for want, _ in outputs), sum(have for _, have in outputs)
+    if asked and abs(got - asked) > OUTPUT_OFF * asked:
+        short = sum(have < want for want, have in outputs)
+        notes.append(
+            f"length mismatch: {got:,} output tokens of {asked:,} requested ({100 * got / asked:.1f} %); "
+            f"{short} of {len(outputs)} requests stopped early"
+        )
+    prompts = [(r.requested_input_tokens, r.prompt_tokens) for r in ok if r.prompt_tokens is not None]
+    asked, got = sum(want for want, _ in prompts), sum(have for _, have in prompts)
+    if asked and abs(got - asked) > PROMPT_OFF * asked:
+        notes.append(
+            f"length mismatch: prompts had {got:,} tokens where {asked:,} were asked for ({100 * got / asked:.0f} %)"
+        )
+    return notes
+
+
+def _cached(ok: Sequence[RequestRecord], facts: LoadFacts) -> list[str]:
+    if facts.shared_prefix:
+        return []
+    # The template is always the same, and one word more may match by chance.
+    known = [
+        (max(0.0, r.cached_tokens - facts.template_tokens - 1), r.prompt_tokens)
+        for r in ok
+        if r.cached_tokens is not None and r.prompt_tokens
+    ]
+    cached, prompts = sum(hit for hit, _ in known), sum(total for _, total in known)
+    if not prompts or cached <= CACHED * prompts:
+        return []
+    share = f"{100 * cached / prompts:.1f} %"
+    return [f"prefix cache hits in a load that promised none: {share} of the prompt tokens came from the cache"]
+
+
+def _cut(measured: Sequence[RequestRecord]) -> list[str]:
+    cut = sum(record.outcome is Outcome.CUT for record in measured)
+    if cut <= CUT * len(measured):
+        return []
+    return [f"{cut} of {len(measured)} requests were cut at the end: latencies lean towards short requests"]
+
+
+def _client(trial: Trial) -> list[str]:
+    client = trial.client
+    notes = []
+    if client.stamps == "user":
+        notes.append("no kernel receive stamps: times were taken when the client got round to reading")
+    elif client.unstamped_reads > SHARED_READS * client.reads:
+        notes.append(f"{client.unstamped_reads} of {client.reads} reads came without a kernel receive stamp")
+    if client.shared_reads > SHARED_READS * client.output_chunks:
+        share = f"{100 * client.shared_reads / client.output_chunks:.1f} %" if client.output_chunks else "some"
+        notes.append(f"{share} of the chunks came in one read with an earlier one: their ICL and ITL are too small")
+    if client.wall_seconds > 0 and client.cpu_seconds > CLIENT_BUSY * client.wall_seconds:
+        busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
+        notes.append(f"the client was busy for {busy} of the time: it may be what limits the throughput")
+    return notes

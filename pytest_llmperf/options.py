@@ -1,0 +1,120 @@
+"""The command-line options, and the settings that they and the configuration file add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.settings import Overrides, Settings
+
+__all__ = ["RunOptions", "add_options", "enabled", "read_options", "refuse_shared_workers"]
+
+PLAIN_HELP: Final = "run the performance tests (without it they are skipped)"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Everything that one invocation was told, file and command line together."""
+
+    settings: Settings
+    overrides: Overrides
+    replays: int | None
+    """From the command line; wins over markers. The file's value is ``settings.replays``."""
+    report_dir: Path
+    undecided: str
+    dry_run: bool
+    gpus: tuple[int, ...]
+    """Devices that this xdist worker owns; empty without xdist."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("llmperf", "LLM inference server performance")
+    group.addoption("--llmperf", action="store_true", default=False, help=PLAIN_HELP)
+    group.addoption("--llmperf-server", metavar="NAME", help="server of the configuration that all tests run on")
+    group.addoption("--llmperf-url", metavar="URL", help="a running OpenAI-compatible server that all tests run on")
+    group.addoption(
+        "--llmperf-api-key-env", metavar="NAME", help="environment variable that holds the server's API key"
+    )
+    group.addoption(
+        "--llmperf-set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override a key of the server configuration, e.g. max_num_seqs=4, env.NAME=x, limits.first_token='30 s'",
+    )
+    group.addoption("--llmperf-replays", metavar="N", help="replays of every test's load per launch")
+    group.addoption("--llmperf-report", metavar="DIR", help="where the report goes (default: llmperf-report)")
+    group.addoption(
+        "--llmperf-undecided",
+        choices=("warn", "fail"),
+        help="what an INCONCLUSIVE or NO_BASELINE test does to the run (default: warn)",
+    )
+    group.addoption(
+        "--llmperf-dry-run",
+        action="store_true",
+        default=False,
+        help="print the campaign and its cost, run nothing",
+    )
+
+
+def enabled(config: pytest.Config) -> bool:
+    return bool(config.getoption("llmperf"))
+
+
+def read_options(config: pytest.Config) -> RunOptions:
+    """Settings and command line as one value. Raises ConfigError."""
+    from pytest_llmperf.errors import ConfigError
+    from pytest_llmperf.settings import Overrides, load_settings
+
+    settings = load_settings(config.rootpath)
+    written = config.getoption("llmperf_replays")
+    replays = int(written) if written is not None and written.isdecimal() else None
+    if written is not None and (replays is None or not 1 <= replays <= 100):
+        raise ConfigError("--llmperf-replays", "", f"{written!r} is not a whole number from 1 to 100")
+    report_dir = Path(config.getoption("llmperf_report") or settings.report)
+    base = config.invocation_params.dir if config.getoption("llmperf_report") else config.rootpath
+    worker = _worker(config)
+    return RunOptions(
+        settings=settings,
+        overrides=Overrides(
+            server=config.getoption("llmperf_server"),
+            url=config.getoption("llmperf_url"),
+            api_key_env=config.getoption("llmperf_api_key_env"),
+            assignments=tuple(config.getoption("llmperf_set")),
+        ),
+        replays=replays,
+        report_dir=base / report_dir / worker if worker else base / report_dir,
+        undecided=config.getoption("llmperf_undecided") or settings.undecided,
+        dry_run=bool(config.getoption("llmperf_dry_run")),
+        gpus=settings.workers[worker].gpus if worker in settings.workers else (),
+    )
+
+
+def refuse_shared_workers(config: pytest.Config, settings: Settings) -> None:
+    """Under pytest-xdist every worker must own devices of its own, else loads disturb each other.
+
+    Raises pytest.UsageError.
+    """
+    count = config.getoption("numprocesses", None)
+    worker = _worker(config)
+    if not worker and not count:
+        return
+    names = [worker] if worker else [f"gw{number}" for number in range(int(count))]
+    missing = [name for name in names if name not in settings.workers]
+    owned = [gpu for devices in settings.workers.values() for gpu in devices.gpus]
+    if missing or len(owned) != len(set(owned)):
+        fault = f"{', '.join(missing)} own none" if missing else "two workers own the same one"
+        raise pytest.UsageError(
+            f"--llmperf under pytest-xdist needs devices of its own for every worker ({fault}): run with -n0, or give "
+            "[tool.llmperf.workers.gw0] gpus = [0] and so on"
+        )
+
+
+def _worker(config: pytest.Config) -> str:
+    """The xdist worker's name, "" in a plain run."""
+    given: dict[str, object] = getattr(config, "workerinput", {})
+    return str(given.get("workerid", ""))

@@ -1,0 +1,126 @@
+"""One test's part of its campaign: what the ``llmperf`` fixture hands to the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, NoReturn, final
+
+import pytest
+
+from pytest_llmperf.campaign import Campaign
+from pytest_llmperf.errors import InfraError, LlmperfError
+from pytest_llmperf.gate import Verdict
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.plan import Plan
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.result import Result, TestReport, VerdictName
+from pytest_llmperf.stored import check_report
+
+__all__ = ["LiveServer", "TestPart", "describe_trouble", "fail"]
+
+Outcome = Literal["passed", "failed", "error", "skipped", "interrupted"]
+INFRA_PREFIX: Final = "INFRA (says nothing about performance): "
+
+
+@dataclass(frozen=True, slots=True)
+class LiveServer:
+    """Where the live server is, and what it says it is."""
+
+    endpoint: Endpoint
+    identity: Identity
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.base_url
+
+    @property
+    def model(self) -> str:
+        return self.endpoint.model
+
+
+@final
+class TestPart:
+    """Runs the load of one test, once, and holds what became of it."""
+
+    __test__ = False
+
+    def __init__(self, plan: Plan, campaign: Campaign) -> None:
+        self.plan = plan
+        self.campaign = campaign
+        self.calls = 0
+        self.error: LlmperfError | None = None
+        self.outcome: Outcome = "skipped"
+        self.message: str | None = "not run: the test run ended before its turn"
+        self._result: Result | None = None
+        self._verdict: Verdict | None = None
+
+    @property
+    def server(self) -> LiveServer:
+        """The live server. Raises LlmperfError where there is none."""
+        live = self.campaign.ready()
+        return LiveServer(live.endpoint, live.identity)
+
+    def run(self) -> Result:
+        """Drive this test's load, or hand over what its campaign has measured already. Exactly once per test."""
+        self.calls += 1
+        if self.calls > 1:
+            fail("llmperf.run() was called a second time: a test has one load; write a second test for another one")
+        try:
+            self._result = self.campaign.result(self.plan)
+        except LlmperfError as error:
+            self.error = error
+            fail(describe_trouble(error))
+        return self._result
+
+    def message_of_error(self) -> str:
+        """Why there is nothing to judge although ``run()`` was called."""
+        return describe_trouble(self.error) if self.error is not None else "llmperf.run() did not finish"
+
+    def judge(self) -> Verdict | None:
+        """The verdict on what was measured, made once; None where nothing was."""
+        if self._verdict is None and self._result is not None:
+            self._verdict = self.campaign.judge(self.plan, self._result)
+        return self._verdict
+
+    def note_outcome(self, when: str | None, outcome: str, text: str) -> None:
+        """Take in the report of one phase; the first that did not pass stays."""
+        if outcome == "skipped":
+            self.outcome, self.message = "skipped", text
+        elif outcome == "failed" and self.outcome not in ("failed", "error"):
+            self.outcome, self.message = ("failed" if when == "call" else "error"), text
+        elif when == "teardown" and self.outcome == "interrupted":
+            self.outcome, self.message = "passed", None
+
+    def properties(self) -> list[tuple[str, object]]:
+        """The main figures as JUnit properties, in base units."""
+        assert self._result is not None
+        return [
+            (f"llmperf_{name}", found.value) for name, found in self._result.metrics.items() if found.value is not None
+        ]
+
+    def report(self, duration_s: float) -> TestReport:
+        result, verdict = self._result, self._verdict
+        return TestReport(
+            nodeid=self.plan.nodeid,
+            verdict=verdict.name if verdict is not None else self._no_verdict(),
+            outcome=self.outcome,
+            duration_s=duration_s,
+            plan=self.plan,
+            identity=self.campaign.identity,
+            metrics=result.metrics if result is not None else {},
+            trials=self.campaign.trial_reports(self.plan),
+            slas=tuple(check_report(check) for check in verdict.checks) if verdict is not None else (),
+            message=self.message,
+        )
+
+    def _no_verdict(self) -> VerdictName:
+        return "INFRA" if isinstance(self.error, InfraError) else "NOT_RUN"
+
+
+def fail(message: str) -> NoReturn:
+    """Fail the test with the message alone: a traceback through this package helps nobody."""
+    raise pytest.fail.Exception(message, pytrace=False) from None
+
+
+def describe_trouble(error: LlmperfError) -> str:
+    return f"{INFRA_PREFIX}{error}" if isinstance(error, InfraError) else str(error)

@@ -1,0 +1,37 @@
+"""pytest hooks. Without ``--llmperf`` this module and ``options``/``fixtures`` are all that is ever imported."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from pytest_llmperf import options
+from pytest_llmperf.fixtures import llmperf, llmperf_server
+
+__all__ = ["llmperf", "llmperf_server"]
+
+SKIPPED: Final = "performance test: run with --llmperf"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_llmperf.markers import MARKERS
+
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if options.enabled(config):
+        from pytest_llmperf.session import register
+
+        register(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not options.enabled(config):
+        for item in items:
+            if item.get_closest_marker("llmperf") or "llmperf" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason=SKIPPED))

@@ -1,0 +1,237 @@
+"""What a load leaves behind: immutable records in integer nanoseconds of one monotonic clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Literal, final
+
+__all__ = [
+    "FAILURES",
+    "Api",
+    "Arrival",
+    "ClientStats",
+    "Endpoint",
+    "GpuSample",
+    "HostSample",
+    "Outcome",
+    "Phase",
+    "RequestRecord",
+    "StampSource",
+    "Telemetry",
+    "TokenSource",
+    "Trial",
+    "Window",
+]
+
+Api = Literal["chat", "completions"]
+StampSource = Literal["kernel", "user"]
+
+
+class Phase(StrEnum):
+    """Whether a request belongs to the warm-up or is measured."""
+
+    WARMUP = "warmup"
+    MEASURED = "measured"
+
+
+class Outcome(StrEnum):
+    """How a request ended; every failure has a class of its own."""
+
+    OK = "ok"
+    CUT = "cut"  # we ended it: neither good nor failed
+    CONNECT_FAILED = "connect_failed"
+    CONNECT_TIMEOUT = "connect_timeout"
+    TLS_FAILED = "tls_failed"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"  # noqa: S105 - no password
+    NO_PROGRESS = "no_progress"
+    DEADLINE = "deadline"
+    HTTP_STATUS = "http_status"
+    STREAM_ERROR = "stream_error"  # an error frame inside a 200 stream
+    TRUNCATED = "truncated"  # neither finish reason nor terminator
+    NO_OUTPUT = "no_output"
+    CONNECTION_LOST = "connection_lost"  # reset or closed in the middle of the response
+    PROTOCOL_ERROR = "protocol_error"  # not HTTP, not the promised format
+
+
+FAILURES: Final = frozenset(Outcome) - {Outcome.OK, Outcome.CUT}
+
+
+class TokenSource(StrEnum):
+    """Where a request's token counts come from; never the number of chunks, never the requested length."""
+
+    USAGE = "usage"
+    CONTINUOUS_USAGE = "continuous_usage"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server that answers. Header values are secret: they take no part in ``repr`` and are never stored."""
+
+    base_url: str
+    """Without a trailing slash and without ``/v1``, e.g. ``http://127.0.0.1:8000``."""
+    host: str
+    port: int
+    tls: bool
+    model: str
+    """The name that requests carry."""
+    engine: str
+    """A key of ``engines.ENGINES``."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with every request, e.g. ``Authorization``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One planned request: when, how long, which shared prefix. Text is made from it later."""
+
+    index: int
+    """Position in the plan, warm-up included, from 0."""
+    phase: Phase
+    offset_ns: int | None
+    """Open loop: ns after the start of the run. Closed loop: None (when a slot is free)."""
+    input_tokens: int
+    output_tokens: int
+    prefix_group: int | None = None
+    prefix_tokens: int = 0
+    """Leading part of ``input_tokens`` that all requests of the same ``prefix_group`` share."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request as it went. Times are ns of the run's monotonic clock; None where it did not come to that."""
+
+    index: int
+    phase: Phase
+    scheduled_ns: int | None
+    """Open loop: the planned time. Closed loop: None."""
+    connect_start_ns: int | None
+    """None where an open connection was used again."""
+    connected_ns: int | None
+    sent_ns: int | None
+    """Just before the first byte of the request was written on the open connection."""
+    first_byte_ns: int | None
+    first_output_ns: int | None
+    """First chunk bearing output: text, reasoning or tool-call arguments."""
+    first_answer_ns: int | None
+    """First chunk bearing output that is not reasoning."""
+    last_output_ns: int | None
+    closed_ns: int | None
+    """End of the response: terminating chunk, content length reached, or connection closed."""
+    chunk_ns: tuple[int, ...]
+    """Time of each output-bearing chunk; the first is ``first_output_ns``, the last ``last_output_ns``."""
+    chunk_tokens: tuple[int, ...] | None
+    """Output tokens of each chunk where the server counts them per chunk, else None."""
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    """Prompt tokens that the server took from its prefix cache, where it says so."""
+    token_source: TokenSource
+    outcome: Outcome
+    detail: str | None
+    """What exactly failed: status and body, error frame, errno. Never a header that we sent."""
+    finish_reason: str | None
+    http_status: int | None
+    connection: int
+    """Number of the connection within the run; requests on one connection share it."""
+    requested_input_tokens: int
+    requested_output_tokens: int
+
+    @property
+    def start_ns(self) -> int | None:
+        """Where latencies count from: the schedule in open loop, else the send."""
+        return self.sent_ns if self.scheduled_ns is None else self.scheduled_ns
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The interval that rates are taken over."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """How the client itself behaved during a run: what its numbers are worth."""
+
+    stamps: StampSource
+    reads: int
+    unstamped_reads: int
+    """Reads without a kernel stamp where the probe found stamps."""
+    shared_reads: int
+    """Output chunks that came in a read with an earlier one, although the server sent them apart as far as known."""
+    output_chunks: int
+    cpu_seconds: float
+    """CPU time of the load thread."""
+    wall_seconds: float
+    slip_p99_ns: int | None
+    """Open loop: 99th percentile of sent - scheduled. None in closed loop."""
+    slip_max_ns: int | None
+    wake_lag_p99_ns: int | None
+    """99th percentile of user-space read time - kernel stamp. None without kernel stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """Memory and CPU of the server's process tree at one time."""
+
+    t_ns: int
+    rss_bytes: int
+    cpu_seconds: float
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU at one time."""
+
+    t_ns: int
+    gpu: int
+    used_bytes: int
+    server_bytes: int | None
+    """Memory of the server's own processes; None where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Samples taken beside the load. An empty tuple means "not measured", never 0."""
+
+    host: tuple[HostSample, ...] = ()
+    gpu: tuple[GpuSample, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Why a source is absent, gaps of the sampler itself."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The record of one replay of one test's load on one launch."""
+
+    launch: int
+    replay: int
+    records: tuple[RequestRecord, ...]
+    """Warm-up included, ordered by index; requests that were never sent are absent."""
+    planned: int
+    """Measured requests planned by a request count; 0 where a duration ends the load."""
+    window: Window
+    client: ClientStats
+    telemetry: Telemetry
+    wall_start: float
+    """Unix time at the start of the run, for correlation only."""
+    monotonic_start_ns: int
+    arm: str = "candidate"
+    complete: bool = True
+    """False where the run was interrupted."""
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,52 @@
+"""The campaign in words, before the first second is spent: printed after collection and by a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.plan import LoadProfile, Plan
+from pytest_llmperf.result import RunReport
+from pytest_llmperf.units import format_quantity
+
+__all__ = ["describe_campaign", "describe_load"]
+
+
+def describe_campaign(plans: Sequence[Plan], last: RunReport | None) -> list[str]:
+    """One line for the campaign, one per test. Times are those of the last report, where it has them."""
+    server = plans[0].server
+    where = server.url or f"engine {server.engine}" + (f", model {server.model}" if server.model else "")
+    seconds = [_seconds(plan, last) for plan in plans]
+    known = [value for value in seconds if value is not None]
+    total = (
+        f"about {format_quantity(sum(known), 's')} of load" if len(known) == len(plans) else "load time not known yet"
+    )
+    launches = "a running server" if server.targeted else "1 launch"
+    lines = [f"llmperf: server {server.name} ({where}): {launches}, {len(plans)} test(s), {total}"]
+    for plan, value in zip(plans, seconds, strict=True):
+        estimate = f", about {format_quantity(value, 's')}" if value is not None else ""
+        replays = f", {plan.replays} replays" if plan.replays > 1 else ""
+        lines.append(f"  {plan.nodeid}: {plan.workload.name}, {describe_load(plan.load)}{replays}{estimate}")
+    return lines
+
+
+def describe_load(load: LoadProfile) -> str:
+    """E.g. ``concurrency 16, 200 requests`` or ``5 req/s poisson, 60 s``."""
+    if load.concurrency is not None:
+        shape = f"concurrency {load.concurrency}"
+    else:
+        shape = f"{load.request_rate:g} req/s {load.arrival or 'poisson'}"
+    extent = f"{load.requests} requests" if load.requests is not None else format_quantity(load.duration, "s")
+    return f"{shape}, {extent} after {load.warmup_requests} of warm-up"
+
+
+def _seconds(plan: Plan, last: RunReport | None) -> float | None:
+    """Seconds of load that the test took last time, else what its own duration or rate says; None: not known."""
+    for test in last.tests if last is not None else ():
+        if test.nodeid == plan.nodeid and test.plan.load == plan.load and test.trials:
+            return plan.replays * sum(trial.client.wall_seconds for trial in test.trials) / len(test.trials)
+    load = plan.load
+    if load.duration is not None:
+        return plan.replays * load.duration
+    if load.request_rate is not None and load.requests is not None:
+        return plan.replays * (load.requests + load.warmup_requests) / load.request_rate
+    return None

@@ -1,0 +1,235 @@
+"""The stored form of a run: what ``report.json`` holds and what ``llmperf.run()`` returns.
+
+Frozen pydantic models; ``SCHEMA`` changes when a reader of the old form would misread the new one. Times are integer
+ns of the run's monotonic clock, everything else is in base units (s, B, tok/s, req/s, ratio).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.plan import Plan
+
+__all__ = [
+    "SCHEMA",
+    "CampaignReport",
+    "CheckReport",
+    "ClientReport",
+    "LaunchReport",
+    "MetricReport",
+    "Result",
+    "RunReport",
+    "SlowRequest",
+    "TestReport",
+    "TrialReport",
+    "ValidityReport",
+    "VerdictName",
+    "WindowReport",
+]
+
+SCHEMA: Final = "pytest-llmperf/report/1"
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, protected_namespaces=())
+
+
+class MetricReport(_Stored):
+    """One number, with what it rests on."""
+
+    value: float | None
+    """In ``unit``; None where it is not measured or has no finite value, then ``note`` says why."""
+    unit: str
+    n: int
+    """Values behind it: requests for per-request metrics, chunk gaps for icl, tokens for itl, samples for memory."""
+    definition: str
+    note: str | None = None
+
+
+class WindowReport(_Stored):
+    """The interval that rates are taken over."""
+
+    start_ns: int
+    end_ns: int
+    seconds: float
+
+
+class ValidityReport(_Stored):
+    """Whether the trial can be trusted. ``reasons`` make it INVALID; ``notes`` only qualify it."""
+
+    valid: bool
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class ClientReport(_Stored):
+    """How the client itself behaved; see ``records.ClientStats``."""
+
+    stamps: Literal["kernel", "user"]
+    reads: int
+    unstamped_reads: int
+    shared_reads: int
+    output_chunks: int
+    cpu_seconds: float
+    wall_seconds: float
+    slip_p99_s: float | None
+    slip_max_s: float | None
+    wake_lag_p99_s: float | None
+
+
+class SlowRequest(_Stored):
+    """One of the slowest requests of a trial, or an example of a failure, for the message of a failed test."""
+
+    index: int
+    connection: int
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    outcome: str
+    detail: str | None = None
+
+
+class TrialReport(_Stored):
+    """One replay of one test's load on one launch."""
+
+    arm: str
+    launch: int
+    replay: int
+    complete: bool
+    window: WindowReport
+    validity: ValidityReport
+    attempted: int
+    """Measured requests sent; = ok + failed + cut."""
+    ok: int
+    failed: int
+    cut: int
+    planned: int
+    warmup: int
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Failure class → count."""
+    in_flight_mean: float
+    in_flight_max: int
+    metrics: dict[str, MetricReport]
+    client: ClientReport
+    slowest: tuple[SlowRequest, ...] = ()
+    records: str | None = None
+    """Path of the requests' records, relative to the report."""
+    wall_start: float
+    """Unix time of ``monotonic_start_ns``, for correlation only."""
+    monotonic_start_ns: int
+    warnings: tuple[str, ...] = ()
+
+
+class LaunchReport(_Stored):
+    """One server process, or one connection to a server that was already running."""
+
+    index: int
+    command: tuple[str, ...] | None
+    """Secrets replaced; None for a targeted server."""
+    url: str
+    pid: int | None
+    time_to_ready_s: float | None
+    log: str | None
+    """Path of the server's log, relative to the report."""
+    exit_code: int | None = None
+    error: str | None = None
+
+
+class CampaignReport(_Stored):
+    """All selected tests of one server specification, and the launches that they shared."""
+
+    server: str
+    identity: Identity | None
+    launches: tuple[LaunchReport, ...]
+    tests: tuple[str, ...]
+
+
+class CheckReport(_Stored):
+    """One thing that was judged."""
+
+    kind: Literal["sla", "errors", "validity"]
+    metric: str
+    verdict: VerdictName
+    value: float | None
+    limit: float | None
+    unit: str
+    better: Literal["lower", "higher"]
+    n: int
+    beyond: int | None = None
+    """Percentile limits: requests beyond the limit, failures included."""
+    confidence: float | None = None
+    """Percentile limits: how sure the data are of the statement made, by the exact binomial; in 0..1."""
+    required_confidence: float | None = None
+    needed_n: int | None = None
+    """Not decidable: requests that would decide it at the observed share."""
+    written: str | None = None
+    """The limit as the user wrote it."""
+    reason: str
+
+
+class Result(_Stored):
+    """What ``llmperf.run()`` returns: the candidate's measurement. ``result.value("ttft_p95")`` is in base units."""
+
+    nodeid: str
+    identity: Identity
+    metrics: dict[str, MetricReport]
+    """Over all replays of all launches."""
+    trials: tuple[TrialReport, ...]
+    launches: tuple[LaunchReport, ...]
+    attempted: int
+    ok: int
+    failed: int
+    cut: int
+
+    def __repr__(self) -> str:
+        """Short: pytest prints it beside a failed assertion."""
+        return f"<Result of {self.nodeid}: {self.ok} ok, {self.failed} failed, {self.cut} cut>"
+
+    def value(self, name: str) -> float:
+        """The metric's value in its base unit. Raises KeyError where it is unknown, ValueError where not measured."""
+        found = self.metrics.get(name)
+        if found is None:
+            raise KeyError(f"{name!r} is not among the measured metrics: {', '.join(sorted(self.metrics))}")
+        if found.value is None:
+            raise ValueError(f"{name} was not measured: {found.note or 'no data'}")
+        return found.value
+
+
+class TestReport(_Stored):
+    """One test: what it asked for, what was measured, how it was judged."""
+
+    __test__ = False  # not a test class, whatever its name
+
+    nodeid: str
+    verdict: VerdictName
+    outcome: Literal["passed", "failed", "error", "skipped", "interrupted"]
+    """pytest's outcome; a test may fail by an assertion of its own although every check passed."""
+    duration_s: float
+    plan: Plan
+    identity: Identity | None
+    metrics: dict[str, MetricReport] = Field(default_factory=dict)
+    trials: tuple[TrialReport, ...] = ()
+    slas: tuple[CheckReport, ...] = ()
+    comparisons: tuple[dict[str, Any], ...] = ()
+    findings: tuple[dict[str, Any], ...] = ()
+    message: str | None = None
+
+
+class RunReport(_Stored):
+    """``report.json``."""
+
+    schema_: Literal["pytest-llmperf/report/1"] = Field(default=SCHEMA, alias="schema")
+    plugin_version: str
+    created: str
+    """ISO 8601, UTC."""
+    partial: bool
+    """True while the run lasts, and for good where it was interrupted or killed."""
+    environment: dict[str, str]
+    campaigns: tuple[CampaignReport, ...] = ()
+    tests: tuple[TestReport, ...] = ()

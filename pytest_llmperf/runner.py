@@ -1,0 +1,205 @@
+"""The line from a plan to a verdict, for one test on one launch: the only place that knows its order.
+
+plan → arrivals → prompts → requests → load, with telemetry beside it → trial → metrics → verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, Protocol, final
+
+from pytest_llmperf.catalog import METRICS
+from pytest_llmperf.control.calibrate import prompt_tokens
+from pytest_llmperf.gate import Verdict
+from pytest_llmperf.gate import judge as judge_checks
+from pytest_llmperf.load.arrivals import schedule
+from pytest_llmperf.load.connection import tls_context
+from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
+from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
+from pytest_llmperf.load.request import PreparedRequest, body, encode
+from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
+from pytest_llmperf.plan import Plan
+from pytest_llmperf.recordfile import write_records
+from pytest_llmperf.records import Telemetry, Trial
+from pytest_llmperf.result import Result, TrialReport
+from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.stats.value import MetricValue
+from pytest_llmperf.stored import trial_report
+from pytest_llmperf.telemetry.recorder import record
+
+__all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "metrics_of", "run_replay", "store_trial"]
+
+LOOK_S: Final = 0.1
+CALIBRATION_WORDS: Final = (16, 96)
+UNCALIBRATED: Final = Calibration(tokens_per_word=1.3, overhead_tokens=0.0)
+"""What English words come to in common vocabularies, where the server counts no prompt tokens."""
+
+
+class LoadObserver(Protocol):
+    """Told ten times a second how a load goes on."""
+
+    def loading(self, plan: Plan, replay: int, done: int, total: int | None, in_flight: int, failed: int) -> None: ...
+
+
+class Interrupted(BaseException):
+    """A load that ended before its time, with what it has measured so far and what ended it."""
+
+    def __init__(self, trial: Trial, cause: BaseException) -> None:
+        self.trial, self.cause = trial, cause
+        super().__init__(str(cause))
+
+
+@final
+class Calibrations:
+    """Tokens per word of each launch and API, asked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Calibration | None] = {}
+
+    def of(self, plan: Plan, live: Launch) -> Calibration | None:
+        """None where the server states no usage. Raises TargetError where it refuses the request."""
+        key = (live.endpoint.base_url, plan.workload.api)
+        if key not in self._known:
+            self._known[key] = _calibrate(plan, live)
+        return self._known[key]
+
+    def template_tokens(self, plan: Plan) -> float:
+        """Prompt tokens without a word of ours; 0 where it is not known."""
+        known = [found for (_, api), found in self._known.items() if api == plan.workload.api and found is not None]
+        return max((found.overhead_tokens for found in known), default=0.0)
+
+
+def run_replay(
+    plan: Plan,
+    live: Launch,
+    launch_index: int,
+    replay: int,
+    calibrations: Calibrations,
+    observer: LoadObserver,
+) -> Trial:
+    """Drive the plan's load once.
+
+    Raises Interrupted, with the partial trial, when the server dies or the user ends the run; LlmperfError when the
+    load cannot be sent at all.
+    """
+    calibration = calibrations.of(plan, live)
+    warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
+    requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
+    if plan.load.requests is not None or plan.load.open_loop:
+        requests = iter(list(requests))  # a plan with an end is written out before the first byte is sent
+    gpus = () if live.engine.cpu else plan.server.gpus
+    stop, progress = Stop(), Progress()
+    ended_by: BaseException | None = None
+    with record(live.pid, gpus) as recorder:
+        load = begin(
+            live.endpoint,
+            requests,
+            plan.load,
+            plan.server.limits,
+            stop=stop,
+            progress=progress,
+            tls=tls_context(plan.server.ca_file) if live.endpoint.tls else None,
+        )
+        try:
+            while not load.join(LOOK_S):
+                live.check_alive()
+                observer.loading(plan, replay, progress.finished, _total(plan), progress.in_flight, progress.failed)
+        except BaseException as cause:
+            ended_by = cause
+            stop.set()
+        drive = load.result()
+    stop.close()
+    trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
+    if ended_by is not None:
+        raise Interrupted(trial, ended_by) from ended_by
+    return trial
+
+
+def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) -> dict[str, MetricValue]:
+    """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
+    wanted = dict.fromkeys((*MEASURED, *(sla.metric for sla in plan.slas)))
+    found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
+    if ready_s:
+        entry = METRICS["time_to_ready"]
+        found[entry.name] = MetricValue(entry, sum(ready_s) / len(ready_s), len(ready_s))
+    return found
+
+
+def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
+    """Write the trial's records below ``report_dir`` and give its summary."""
+    path = Path("records") / f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
+    write_records(report_dir / path, trial.records)
+    facts = LoadFacts(
+        request_rate=plan.load.request_rate,
+        shared_prefix=plan.workload.shared_prefix is not None,
+        template_tokens=template_tokens,
+        asked=tuple(sla.metric for sla in plan.slas),
+    )
+    return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), path.as_posix())
+
+
+def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:
+    """The verdict on a finished measurement."""
+    invalid = dict.fromkeys(reason for trial in result.trials for reason in trial.validity.reasons)
+    return judge_checks(plan.slas, measured, invalid=tuple(invalid), ok=result.ok, failed=result.failed)
+
+
+def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> Iterator[PreparedRequest]:
+    extras = live.engine.request_extras(plan.server)
+    if live.engine.continuous_usage:
+        extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
+    for arrival in schedule(plan.workload, plan.load, plan.seed):
+        prompt = write_prompt(arrival, calibration, plan.seed, salt)
+        fields = body(live.endpoint.model, plan.workload, prompt, arrival.output_tokens, extras)
+        yield PreparedRequest(arrival, encode(live.endpoint, plan.workload.api, fields))
+
+
+def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
+    observations = []
+    for words in CALIBRATION_WORDS:
+        tokens = prompt_tokens(
+            live.endpoint,
+            plan.workload.api,
+            write_words(words, plan.seed, "calibration", 0),
+            extras=live.engine.request_extras(plan.server),
+            ca_file=plan.server.ca_file,
+            timeout=plan.server.limits.request,
+        )
+        if tokens is None:
+            return None
+        observations.append((words, tokens))
+    try:
+        return fit_calibration(observations)
+    except ValueError:
+        return None  # a server that counts every prompt alike does not count
+
+
+def _trial(
+    plan: Plan, drive: Drive, launch_index: int, replay: int, telemetry: Telemetry, warnings: tuple[str, ...]
+) -> Trial:
+    return Trial(
+        launch=launch_index,
+        replay=replay,
+        records=drive.records,
+        planned=plan.load.requests or 0,
+        window=drive.window,
+        client=drive.client,
+        telemetry=telemetry,
+        wall_start=drive.wall_start,
+        monotonic_start_ns=drive.monotonic_start_ns,
+        complete=drive.complete,
+        warnings=(*warnings, *drive.warnings),
+    )
+
+
+def _total(plan: Plan) -> int | None:
+    return None if plan.load.requests is None else plan.load.requests + plan.load.warmup_requests
+
+
+def _slug(nodeid: str) -> str:
+    """A file name for a node id: readable, and unlike that of any other."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", nodeid.rpartition("/")[2]).strip("-")[:80]
+    return f"{readable}-{blake2b(nodeid.encode(), digest_size=4).hexdigest()}"

@@ -1,0 +1,208 @@
+"""From a specification to a server that answers: started here, or connected to."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, final
+
+from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.identify import read_identity
+from pytest_llmperf.control.probe import choose_model, list_models
+from pytest_llmperf.control.target import connect
+from pytest_llmperf.engines import Engine, engine_of, launchable
+from pytest_llmperf.engines.engine import check_parameters
+from pytest_llmperf.errors import ConfigError, InfraError, ServerDiedError, ServerError, ServerStartError
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.server.ports import HOST, free_port, require_free
+from pytest_llmperf.server.process import ServerProcess
+from pytest_llmperf.server.readiness import Progress, await_answer, await_ready, require_own, start_error
+
+__all__ = ["Launch", "launch"]
+
+_ATTEMPTS: Final = 3
+_STOP_GRACE: Final = 30.0
+_STOP_GRACE_CPU: Final = 10.0
+
+
+@final
+@dataclass(slots=True)
+class Launch:
+    """A server that answers. Leaving the ``with`` block stops it if it was started here."""
+
+    spec: ServerSpec
+    engine: Engine
+    endpoint: Endpoint
+    identity: Identity
+    command: tuple[str, ...] = ()
+    """What was started, secrets replaced; empty for a targeted server."""
+    log_path: Path | None = None
+    pid: int | None = None
+    """The server's own process; its tree hangs below it."""
+    time_to_ready: float | None = None
+    """Seconds from the start of the process to its first answer."""
+    _process: ServerProcess | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the server's process, as subprocess counts; None while it runs and for a targeted server."""
+        return None if self._process is None else self._process.exit_code
+
+    def check_alive(self) -> None:
+        """Raise ServerDiedError where the server was started here and has ended."""
+        process = self._process
+        if process is not None and not process.poll():
+            raise ServerDiedError(
+                "the server ended while it was still needed",
+                command=process.command,
+                exit_code=process.exit_code,
+                log_tail=process.log_tail(),
+                log_path=str(process.log_path),
+            )
+
+    def log_tail(self, lines: int = 20) -> tuple[str, ...]:
+        """The last lines of the server's log; empty for a targeted server."""
+        return () if self._process is None else self._process.log_tail(lines)
+
+    def stop(self) -> None:
+        """End the server and everything that came of it, if it was started here. May be called twice.
+
+        Raises InfraError where a process outlasts SIGKILL: it may still hold a GPU.
+        """
+        if self._process is None:
+            return
+        left = self._process.stop(_STOP_GRACE_CPU if self.engine.cpu else _STOP_GRACE)
+        if left:
+            raise InfraError(f"processes of {self.spec.name} could not be ended: {', '.join(map(str, left))}")
+
+
+def launch(spec: ServerSpec, *, log_dir: Path, on_progress: Progress | None = None) -> Launch:
+    """Start the server of ``spec`` (or connect to it, where it has a URL) and return it when it has answered.
+
+    The log goes to a new file in ``log_dir``. Raises ConfigError for an engine, parameter or model that can't be
+    launched, InfraError for a taken port, ServerStartError where the server does not come up, TargetError for a
+    running server that refuses.
+    """
+    if spec.targeted:
+        endpoint, identity = connect(spec)
+        return Launch(spec, engine_of(spec.model_copy(update={"engine": endpoint.engine})), endpoint, identity)
+    engine = engine_of(spec)
+    command_of = engine.command
+    if command_of is None:
+        problem = f"{engine.title} can't be launched by this version (it can launch: {', '.join(launchable())})"
+        raise ConfigError(f"servers.{spec.name}", "engine", f"{problem}; start it yourself and give its url")
+    check_parameters(engine, spec)
+    model = engine.find_model(spec)
+    for attempt in range(1, _ATTEMPTS + 1):
+        if spec.port is not None:
+            require_free(spec.port)
+        port = spec.port or free_port()
+        try:
+            return _start(
+                spec, engine, command_of(spec, port, model), port, model, _new_log(spec, log_dir), on_progress
+            )
+        except ServerStartError as error:
+            lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
+            if lost_port and spec.port is not None:
+                require_free(spec.port)  # names who took it meanwhile
+            if not lost_port or attempt == _ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _start(
+    spec: ServerSpec,
+    engine: Engine,
+    command: list[str],
+    port: int,
+    model: str,
+    log_path: Path,
+    on_progress: Progress | None,
+) -> Launch:
+    """One attempt. Whatever goes wrong, nothing of it is left running."""
+    begun = time.monotonic()
+    # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **spec.env, "HF_HUB_OFFLINE": "1"}
+    process = ServerProcess.start(command, env, log_path)
+    try:
+        endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
+        with open_client(endpoint, timeout=min(60.0, spec.startup_timeout)) as client:
+            await_ready(
+                process,
+                client,
+                engine.ready_path,
+                begun=begun,
+                timeout=spec.startup_timeout,
+                on_progress=on_progress or _no_progress,
+            )
+            models = list_models(client)
+            name = choose_model(endpoint.base_url, models, None)
+            endpoint = Endpoint(endpoint.base_url, HOST, port, False, name, engine.name)
+            answer = await_answer(process, client, endpoint)
+            time_to_ready = time.monotonic() - begun
+            require_own(process, port)
+            identity = read_identity(
+                endpoint,
+                spec,
+                engine,
+                client=client,
+                models=models,
+                model_file=Path(model) if Path(model).is_file() else None,
+                fingerprint=answer.system_fingerprint,
+            )
+    except ServerStartError:
+        process.stop(0)
+        raise
+    except ServerError as error:
+        failure = start_error(process, f"the server is up but does not answer: {error}")
+        process.stop(0)
+        raise failure from error
+    except BaseException:  # Ctrl-C too
+        process.stop(0)
+        raise
+    return Launch(
+        spec=spec,
+        engine=engine,
+        endpoint=endpoint,
+        identity=identity,
+        command=process.command,
+        log_path=log_path,
+        pid=process.pid,
+        time_to_ready=time_to_ready,
+        _process=process,
+    )
+
+
+def _no_progress(_seconds: float, _line: str) -> None:
+    return
+
+
+def _new_log(spec: ServerSpec, log_dir: Path) -> Path:
+    """A log file of its own for every launch: ``<server>-<n>.log`` with the first free number."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.name) or "server"
+    number = 1
+    while True:
+        path = log_dir / f"{stem}-{number}.log"
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except OSError as error:
+            if path.exists():
+                number += 1
+                continue
+            raise InfraError(f"can't write the server's log {path}: {error}") from error
+        return path

@@ -1,0 +1,84 @@
+"""From a started process to a server that has answered: HTTP readiness, then one tiny generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from pytest_llmperf.control.client import Client
+from pytest_llmperf.control.probe import Answer, ask, healthy
+from pytest_llmperf.errors import InfraError, ServerStartError, TargetError
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.server.process import ServerProcess
+
+__all__ = ["Progress", "await_answer", "await_ready", "require_own", "start_error"]
+
+Progress = Callable[[float, str], None]
+"""Called about once a second while a server starts: seconds since its start, last line of its log."""
+
+_FIRST_POLL: Final = 0.005
+_LAST_POLL: Final = 0.25
+_PROGRESS_SECONDS: Final = 1.0
+_STRANGER_SECONDS: Final = 5.0
+
+
+def await_ready(
+    process: ServerProcess, client: Client, path: str, *, begun: float, timeout: float, on_progress: Progress
+) -> None:
+    """Return when ``path`` answers 200. ``begun`` is ``time.monotonic()`` of the start, ``timeout`` counts from it.
+
+    Raises ServerStartError as soon as the process has ended, or at the time-out.
+    """
+    pause, told = _FIRST_POLL, 0.0
+    while True:
+        running = process.poll()  # before the request: a foreign server may answer on the port of ours that died
+        if running and healthy(client, path):
+            return
+        if not running:
+            raise start_error(process, "the server ended before it was ready")
+        elapsed = time.monotonic() - begun
+        if elapsed > timeout:
+            raise start_error(process, f"the server was not ready after {timeout:g} s (startup_timeout)")
+        if elapsed - told >= _PROGRESS_SECONDS:
+            told = elapsed
+            on_progress(elapsed, next(iter(process.log_tail(1)), ""))
+        time.sleep(pause)
+        # Time to ready is a metric: look often at first, and later in proportion to what has passed.
+        pause = min(max(_FIRST_POLL, elapsed / 50), _LAST_POLL)
+
+
+def await_answer(process: ServerProcess, client: Client, endpoint: Endpoint) -> Answer:
+    """Have the server generate one token. Raises ServerStartError where it can't."""
+    try:
+        return ask(client, endpoint, "completions", "Hello", {})
+    except TargetError as error:
+        if not process.poll():
+            raise start_error(process, "the server ended during its first answer") from error
+        raise start_error(process, f"the server is up but does not answer: {error}") from error
+
+
+def require_own(process: ServerProcess, port: int) -> None:
+    """Raise where not our process but a stranger answers on ``port``, taken between choosing it and listening on it.
+
+    ServerStartError once our process has ended over it, InfraError if it carries on nevertheless.
+    """
+    deadline = time.monotonic() + _STRANGER_SECONDS
+    while process.poll():
+        if process.listens(port) is not False:
+            return
+        if time.monotonic() > deadline:
+            raise InfraError(f"port {port} was taken by another process while the server started")
+        time.sleep(_FIRST_POLL)
+    raise start_error(process, "the server ended before it was ready")
+
+
+def start_error(process: ServerProcess, what: str) -> ServerStartError:
+    """A ServerStartError with the evidence of ``process``."""
+    return ServerStartError(
+        what,
+        command=process.command,
+        exit_code=process.exit_code,
+        log_tail=process.log_tail(),
+        log_path=str(process.log_path),
+    )

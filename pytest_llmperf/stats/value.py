@@ -1,0 +1,32 @@
+"""One measured metric: the number, what it rests on, and for percentiles the values themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_llmperf.catalog import Metric
+
+__all__ = ["MetricValue"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """``value`` in the metric's base unit, or None with a ``note`` that says why there is none."""
+
+    metric: Metric
+    value: float | None
+    n: int
+    """Values behind it: requests, for icl chunk gaps, for itl tokens, for memory samples."""
+    note: str | None = None
+    values: tuple[float, ...] | None = field(default=None, repr=False)
+    """Percentiles only: all values in ascending order, a failed request being +inf (no finite latency)."""
+    excluded: int = 0
+    """Successful requests for which the metric is not defined; they are not in ``n``."""
+
+    @property
+    def unit(self) -> str:
+        return self.metric.unit
+
+    @property
+    def definition(self) -> str:
+        return self.metric.definition

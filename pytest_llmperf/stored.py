@@ -1,0 +1,97 @@
+"""From what was computed to what is stored: plain functions from steps' values to ``result`` models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from pytest_llmperf.gate import Check
+from pytest_llmperf.metrics.request import e2e, known_tokens, tpot, ttft
+from pytest_llmperf.metrics.trial import counts, in_flight, slowest
+from pytest_llmperf.metrics.validity import Validity
+from pytest_llmperf.records import RequestRecord, Trial
+from pytest_llmperf.result import (
+    CheckReport,
+    ClientReport,
+    MetricReport,
+    SlowRequest,
+    TrialReport,
+    ValidityReport,
+    WindowReport,
+)
+from pytest_llmperf.stats.value import MetricValue
+
+__all__ = ["check_report", "metric_reports", "trial_report"]
+
+
+def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
+    """The measured metrics as they are stored, without the values behind percentiles."""
+    return {
+        name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note)
+        for name, m in measured.items()
+    }
+
+
+def check_report(check: Check) -> CheckReport:
+    """One check as it is stored."""
+    return CheckReport(**asdict(check))
+
+
+def trial_report(
+    trial: Trial, measured: Mapping[str, MetricValue], validity: Validity, records_path: str | None
+) -> TrialReport:
+    """One trial as it is stored; ``records_path`` is relative to the report."""
+    count, flying, client = counts(trial), in_flight(trial), trial.client
+    return TrialReport(
+        arm=trial.arm,
+        launch=trial.launch,
+        replay=trial.replay,
+        complete=trial.complete,
+        window=WindowReport(start_ns=trial.window.start_ns, end_ns=trial.window.end_ns, seconds=trial.window.seconds),
+        validity=ValidityReport(valid=validity.valid, reasons=validity.reasons, notes=validity.notes),
+        attempted=count.attempted,
+        ok=count.ok,
+        failed=count.failed,
+        cut=count.cut,
+        planned=trial.planned,
+        warmup=count.warmup,
+        failures=count.failures,
+        in_flight_mean=flying.mean,
+        in_flight_max=flying.maximum,
+        metrics=metric_reports(measured),
+        client=ClientReport(
+            stamps=client.stamps,
+            reads=client.reads,
+            unstamped_reads=client.unstamped_reads,
+            shared_reads=client.shared_reads,
+            output_chunks=client.output_chunks,
+            cpu_seconds=client.cpu_seconds,
+            wall_seconds=client.wall_seconds,
+            slip_p99_s=_seconds(client.slip_p99_ns),
+            slip_max_s=_seconds(client.slip_max_ns),
+            wake_lag_p99_s=_seconds(client.wake_lag_p99_ns),
+        ),
+        slowest=tuple(_slow(record) for record in slowest([trial])),
+        records=records_path,
+        wall_start=trial.wall_start,
+        monotonic_start_ns=trial.monotonic_start_ns,
+        warnings=(*trial.warnings, *trial.telemetry.notes),
+    )
+
+
+def _slow(record: RequestRecord) -> SlowRequest:
+    return SlowRequest(
+        index=record.index,
+        connection=record.connection,
+        ttft_s=ttft(record),
+        tpot_s=tpot(record),
+        e2e_s=e2e(record),
+        prompt_tokens=record.prompt_tokens,
+        output_tokens=known_tokens(record),
+        outcome=record.outcome.value,
+        detail=record.detail,
+    )
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9

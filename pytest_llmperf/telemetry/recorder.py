@@ -1,0 +1,101 @@
+"""Samples of the server taken in a thread of its own while a ``with`` block runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Final, Self, final
+
+from pytest_llmperf.records import GpuSample, HostSample, Telemetry
+from pytest_llmperf.telemetry.host import ProcessTree
+from pytest_llmperf.telemetry.nvml import GpuMemory
+
+__all__ = ["Recorder", "record"]
+
+_GAP: Final = 3.0
+"""A round that is late by this many intervals leaves a gap that is reported."""
+_JOIN_S: Final = 5.0
+
+
+def record(pid: int | None, gpus: Sequence[int] = (), interval_s: float = 0.2) -> Recorder:
+    """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` every ``interval_s``.
+
+    ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
+    """
+    return Recorder(pid, gpus, interval_s)
+
+
+@final
+class Recorder:
+    """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
+
+    def __init__(self, pid: int | None, gpus: Sequence[int], interval_s: float) -> None:
+        self._tree = ProcessTree(pid) if pid is not None else None
+        self._memory = GpuMemory(gpus)
+        self._interval_s = interval_s
+        self._host: list[HostSample] = []
+        self._gpu: list[GpuSample] = []
+        self._rounds: list[int] = []
+        self._trouble: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llmperf-telemetry", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._memory.__enter__()
+        self._round()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():  # a driver that hangs must not hang the run
+            self._trouble = "the sampler hung and was left behind"
+            return
+        self._round()
+        self._memory.__exit__(kind, error, trace)
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What was sampled so far; complete after the block."""
+        return Telemetry(tuple(self._host), tuple(self._gpu), tuple(self._notes()))
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            # Against the clock, not after each round, else the rounds drift; a missed one is not caught up
+            # with.
+            due = max(due + self._interval_s, time.monotonic())
+            if self._stop.wait(due - time.monotonic()):
+                return
+            self._round()
+
+    def _round(self) -> None:
+        if self._trouble is not None:
+            return
+        now = time.monotonic_ns()
+        try:
+            sample = self._tree.sample(now) if self._tree is not None else None
+            if sample is not None:
+                self._host.append(sample)
+            self._gpu += self._memory.sample(now, self._tree.pids if self._tree is not None else ())
+        except Exception as error:  # telemetry that fails must not end the load that it watches
+            self._trouble = f"the sampler failed: {type(error).__name__}: {error}"
+        self._rounds.append(now)
+
+    def _notes(self) -> list[str]:
+        notes = [note for note in (self._trouble, self._memory.note) if note is not None]
+        if self._tree is None:
+            notes.append("the server is not a process of ours: its memory and CPU are not seen")
+        elif not self._host:
+            notes.append("no process of the server was left to sample")
+        gaps = [(after - before) / 1e9 for before, after in pairwise(self._rounds)]
+        late = [gap for gap in gaps if gap > _GAP * self._interval_s]
+        if late:
+            notes.append(f"the sampler missed its turn {len(late)} times, the longest gap was {max(late):.1f} s")
+        return notes

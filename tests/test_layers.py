@@ -1,0 +1,112 @@
+"""Who may import whom. The table is the architecture; a new arrow must be entered here to exist."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
+PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "part"}
+STEPS = {
+    "catalog", "control", "engines", "errors", "gate", "identity", "load", "metrics", "plan", "records", "result",
+    "recordfile", "server", "settings", "stats", "stored", "telemetry", "units",
+}  # fmt: skip
+ALLOWED: dict[str, set[str]] = {
+    "__init__": {"errors", "identity", "plan", "records", "result"},
+    "errors": set(),
+    "units": set(),
+    "identity": set(),
+    "records": set(),
+    "signals": set(),
+    "catalog": {"errors"},
+    "plan": {"catalog", "units"},
+    "settings": {"errors", "plan", "engines"},
+    "engines": {"plan", "identity", "records", "errors"},
+    "control": {"engines", "identity", "plan", "records", "errors"},
+    "server": {"control", "engines", "plan", "identity", "records", "errors"},
+    "telemetry": {"engines", "plan", "identity", "records", "errors"},
+    "load": {"plan", "records", "errors"},
+    "stats": {"catalog"},
+    "metrics": {"catalog", "records", "stats", "units", "errors"},
+    "gate": {"stats", "catalog", "plan", "units", "errors"},
+    "result": {"plan", "identity", "stats", "gate"},
+    "stored": {"result", "gate", "metrics", "records", "stats"},
+    "recordfile": {"records", "errors"},
+    "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
+    "journal": {"reports", "result", "errors"},
+    "runner": STEPS,
+    "campaign": STEPS | {"runner"},
+    "cli": {"reports", "result", "catalog", "units", "errors", "plan"},
+    **{
+        room: {
+            "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
+            "settings", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+        }
+        for room in PYTEST_ROOMS
+    },
+}  # fmt: skip
+ONLY_IN: dict[str, set[str]] = {
+    "pytest": PYTEST_ROOMS,
+    "pynvml": {"telemetry/nvml"},
+    "httpx": {"control", "telemetry/prometheus"},
+    "scipy": {"stats"},
+    "psutil": {"server", "telemetry"},
+    "rich": {"reports", "cli"},
+    "xllamacpp": {"engines/embedded_server"},
+    "numpy": set(),
+}
+"""Third-party library → rooms or modules that may import it."""
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of everything imported, also inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            if node.module == "pytest_llmperf":
+                yield from (f"pytest_llmperf.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_module_imports_only_what_its_room_may(path: Path) -> None:
+    here = room(path)
+    for name in imports(path):
+        top, *rest = name.split(".")
+        if top == "pytest_llmperf":
+            target = rest[0] if rest else "__init__"
+            assert target == here or target in ALLOWED[here], f"{here} must not import {target}"
+        elif top in ONLY_IN:
+            module = path.relative_to(PACKAGE).as_posix().removesuffix(".py")
+            assert here in ONLY_IN[top] or module in ONLY_IN[top], f"{module} must not import {top}"
+
+
+def test_no_module_is_longer_than_three_hundred_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert {path.name: length for path, length in lengths.items() if length > 300} == {}
+
+
+def test_rooms_form_no_cycle() -> None:
+    """Pytest's rooms know each other; all others are ordered."""
+    arrows = {here: targets - {here} for here, targets in ALLOWED.items() if here not in PYTEST_ROOMS}
+    done: set[str] = set()
+    while arrows.keys() - done:
+        free = {here for here in arrows.keys() - done if not (arrows[here] & arrows.keys()) - done}
+        assert free, f"cycle among {sorted(arrows.keys() - done)}"
+        done |= free

@@ -1,0 +1,136 @@
+"""The README tells the truth: its commands run, its examples are accepted, its output is of the shape it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from truth_server import TruthServer
+
+from pytest_llmperf.plan import Workload
+from pytest_llmperf.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def set_up_command(name: str) -> str:
+    script = [sys.executable, str(ROOT / ".ci" / "readme_command.py"), name]
+    return subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def fresh_copy(target: Path) -> None:
+    """What a clone would hold: tracked and new files, nothing ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        source = ROOT / name
+        if source.is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(source.read_bytes())
+
+
+def test_first_command_installs_and_measures_on_a_fresh_clone(tmp_path: Path) -> None:
+    """The real thing: a new virtual environment, the real engine, real figures; then one impossible limit."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    fresh_copy(clone)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "VIRTUAL_ENV"))}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    run = subprocess.run(
+        ["bash", "-c", set_up_command("quickstart")], cwd=clone, env=environment, capture_output=True, text=True,
+        check=False, timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 passed" in run.stdout
+    for expected in (
+        "TTFT",
+        "TPOT",
+        "tok/s",
+        "peak memory",
+        "PASS  perfsuites/quickstart/test_quickstart.py::test_chat",
+    ):
+        assert expected in run.stdout
+    assert (tmp_path / "cache" / "pytest-llmperf").is_dir()
+
+    suite = clone / "perfsuites" / "quickstart" / "test_quickstart.py"
+    suite.write_text(suite.read_text().replace('ttft_p95="5 s", tpot_p95', 'ttft_p95="1 us", tpot_p95'))
+    command = [clone / ".venv/bin/pytest", "--llmperf", "perfsuites/quickstart", "-k", "chat"]
+    tightened = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+    assert tightened.returncode == 1
+    assert re.search(r"FAIL ttft_p95 .+ > 1 us  \(n=\d+, \d+ beyond", tightened.stdout)
+
+
+def test_second_command_is_what_ci_runs() -> None:
+    assert "readme_command.py test" in (ROOT / ".ci" / "run").read_text()
+    assert set_up_command("test").endswith(".venv-test/bin/pytest")
+    assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
+def test_set_up_commands_are_the_two_promised() -> None:
+    assert re.findall(r"<!-- command: (\w+) -->", README) == ["quickstart", "test"]
+
+
+def test_usage_commands_run(tmp_path: Path) -> None:
+    """Each line of the usage block, in one project, against a scripted server where it names a URL."""
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.llmperf(workload={'input': 16, 'output': 8}, concurrency=2, requests=6)\n"
+        "def test_it(llmperf):\n    llmperf.run()\n"
+    )
+    (tmp_path / "llmperf.toml").write_text(
+        "default_server = 'embedded'\n[servers.vllm-bf16]\nengine = 'embedded'\nmax_num_seqs = 1\n"
+    )
+    (usage,) = [text for language, text in BLOCKS if language == "sh" and "--llmperf-dry-run" in text]
+    lines = [shlex.split(line, comments=True) for line in usage.splitlines()]
+    assert len(lines) == 10
+    with TruthServer(ttft=5, gap=1) as server:
+        for words in lines:
+            command = [server.url if word.startswith("http") else word for word in words]
+            executable = Path(sys.executable).with_name(command[0])
+            run = subprocess.run(
+                [executable, *command[1:]], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+            )
+            assert run.returncode == 0, f"{shlex.join(command)}\n{run.stdout}{run.stderr}"
+            assert run.stdout
+
+
+def test_toml_examples_are_valid() -> None:
+    tables = [tomllib.loads(text) for language, text in BLOCKS if language == "toml"]
+    workload, configuration = tables
+    Workload.model_validate({"name": "readme", **workload})
+    settings = Settings.model_validate({**configuration["tool"]["llmperf"], "source": "README.md"})
+    assert set(settings.servers) == {"small", "staging"}
+
+
+def test_python_example_is_collected(pytester: pytest.Pytester) -> None:
+    (example,) = [text for language, text in BLOCKS if language == "python"]
+    pytester.makepyfile(example)
+    pytester.makefile(".toml", llmperf="default_server = 'embedded'\n")
+    result = pytester.runpytest("--llmperf", "--llmperf-dry-run")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*test_chat: chat, concurrency 16, 200 requests after 32 of warm-up*"])
+
+
+def test_shown_output_is_of_the_shape_that_is_printed() -> None:
+    shown = README.partition("<!-- output: quickstart -->")[2].partition("```text\n")[2].partition("```")[0]
+    for expected in (
+        "PASS  perfsuites/quickstart/",
+        "TTFT",
+        "TPOT",
+        "ICL",
+        "E2E",
+        "tok/s",
+        "peak memory",
+        "✓ ttft_p95",
+    ):
+        assert expected in shown

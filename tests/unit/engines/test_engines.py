@@ -1,0 +1,138 @@
+"""The engine table: commands, parameters, what is read from documents of real servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.engines import ENGINES, embedded_server, engine_of, launchable
+from pytest_llmperf.engines.engine import check_parameters
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.plan import ServerSpec
+
+MODELS = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096, "root": "/w/m"}]}
+
+
+def spec(engine: str = "embedded", **fields: object) -> ServerSpec:
+    return ServerSpec.model_validate({"name": "s", "engine": engine, **fields})
+
+
+def test_table_is_keyed_by_name() -> None:
+    assert {name: engine.name for name, engine in ENGINES.items()} == {name: name for name in ENGINES}
+    assert launchable() == ("embedded",)
+
+
+def test_unknown_engine_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"servers\.s: engine: unknown engine 'vlm'; did you mean 'vllm'"):
+        engine_of(spec("vlm"))
+
+
+def test_parameter_that_the_engine_lacks_names_those_it_has() -> None:
+    with pytest.raises(
+        ConfigError, match=r"servers\.s: threads: vLLM has no such parameter; it has: max_num_seqs, max_mod"
+    ):
+        check_parameters(ENGINES["vllm"], spec("vllm", threads=2))
+    with pytest.raises(ConfigError, match=r"servers\.s: gpus: the embedded engine computes on the CPU"):
+        check_parameters(ENGINES["embedded"], spec(gpus=(0,)))
+    check_parameters(ENGINES["embedded"], spec(threads=2, max_num_seqs=1))
+
+
+def test_embedded_command_passes_every_parameter() -> None:
+    command_of = ENGINES["embedded"].command
+    assert command_of is not None
+    command = command_of(
+        spec(
+            max_num_seqs=4, max_model_len=256, enable_prefix_caching=False, threads=3, extra_args=("--cache-ram", "8")
+        ),
+        4711,
+        "/m/x.gguf",
+    )
+    assert command[3:] == [
+        *("--model", "/m/x.gguf", "--alias", "x", "--port", "4711", "--max-num-seqs", "4", "--max-model-len", "256"),
+        *("--threads", "3", "--prefix-caching", "false", "--cache-ram", "8"),
+    ]
+
+
+def test_missing_model_file_names_key_and_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"servers\.s: model: .*none\.gguf.* is no file"):
+        ENGINES["embedded"].find_model(spec(model=str(tmp_path / "none.gguf")))
+
+
+def test_request_extras_force_the_length_where_the_engine_can_and_stay_empty_where_unknown() -> None:
+    extras = {name: engine.request_extras(spec(name)) for name, engine in ENGINES.items()}
+    assert extras == {
+        "embedded": {"ignore_eos": True, "cache_prompt": True},
+        "llamacpp": {"ignore_eos": True, "cache_prompt": True},
+        "vllm": {"ignore_eos": True},
+        "sglang": {"ignore_eos": True},
+        "openai": {},
+    }
+    off = ENGINES["embedded"].request_extras(spec(enable_prefix_caching=False))
+    assert off == {"ignore_eos": True, "cache_prompt": False}
+
+
+def test_vllm_facts_from_version_models_and_cache_info() -> None:
+    metrics = (
+        "# TYPE vllm:cache_config_info gauge\n"
+        'vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True",engine="0",'
+        'num_gpu_blocks="27777",sliding_window="None"} 1.0\n'
+    )
+    facts = ENGINES["vllm"].read_facts(
+        {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/metrics": metrics}, "m"
+    )
+    assert facts.version == "0.33.0"
+    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true"}
+    assert facts.consequence["num_gpu_blocks"] == "27777"
+    assert "sliding_window" not in facts.consequence
+
+
+def test_sglang_facts_from_server_info() -> None:
+    info = {"version": "0.5.23", "quantization": "FP8", "max_running_requests": 64, "disable_radix_cache": True}
+    facts = ENGINES["sglang"].read_facts({"/v1/models": MODELS, "/server_info": info}, "m")
+    assert (facts.version, facts.quantization) == ("0.5.23", "fp8")
+    assert facts.parameters == {"max_num_seqs": "64", "max_model_len": "4096", "enable_prefix_caching": "false"}
+
+
+@pytest.mark.parametrize("odd", [None, [], "text", 3, {"data": None}, {"data": [None, 1]}, {"data": [{"id": "m"}]}])
+def test_odd_documents_yield_no_facts_and_no_error(odd: object) -> None:
+    for engine in ENGINES.values():
+        facts = engine.read_facts(dict.fromkeys(("/v1/models", *engine.info_paths), odd), "m")
+        assert (facts.version, facts.quantization, dict(facts.parameters)) == (None, None, {})
+
+
+def run_server(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, embedded_server.__file__, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=dict(os.environ), check=False)
+
+
+def test_child_says_how_to_install_the_engine() -> None:
+    done = run_server("--model", "x", "--port", "1", python=("-I", "-S"))  # -S: no site-packages, no xllamacpp
+    assert done.returncode == embedded_server.NO_PACKAGE
+    assert done.stderr.count("\n") == 1
+    assert 'pip install "pytest-llmperf[embedded]"' in done.stderr
+
+
+def test_child_refuses_what_is_no_model(tmp_path: Path) -> None:
+    absent = run_server("--model", str(tmp_path / "absent.gguf"), "--port", "1")
+    assert (absent.returncode, absent.stderr.count("\n")) == (embedded_server.BAD_MODEL, 1)
+    assert "No such file" in absent.stderr
+    (tmp_path / "text.gguf").write_text("hello")
+    other = run_server("--model", str(tmp_path / "text.gguf"), "--port", "1")
+    assert (other.returncode, other.stderr.count("\n")) == (embedded_server.BAD_MODEL, 1)
+    assert "not a GGUF file" in other.stderr
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    broken = run_server("--model", str(tmp_path / "broken.gguf"), "--port", "0")
+    assert broken.returncode == embedded_server.BAD_MODEL
+    assert f"embedded engine: llama.cpp refused {tmp_path / 'broken.gguf'}" in broken.stderr
+
+
+def test_child_wants_avx2_on_x86_only() -> None:
+    suffices = embedded_server._cpu_suffices  # noqa: SLF001 - no machine without AVX2 at hand
+    assert not suffices("x86_64", frozenset({"sse4_2", "avx"}))
+    assert suffices("x86_64", frozenset({"avx", "avx2"}))
+    assert suffices("x86_64", None)
+    assert suffices("arm64", frozenset())

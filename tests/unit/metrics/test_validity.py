@@ -1,0 +1,122 @@
+"""What makes a trial INVALID, what is only noted, and what must not be complained about."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from made import MS, client, failure, record, trial
+
+from pytest_llmperf.metrics.validity import LoadFacts, assess
+from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord
+
+CLOSED = LoadFacts()
+OPEN = LoadFacts(request_rate=10)
+
+
+def open_loop(n: int, stretch: float = 1.0, slip_ms: float = 0.5) -> list[RequestRecord]:
+    """``n`` requests planned 100 ms apart and sent ``stretch`` times as far apart."""
+    return [record(i, sent_ms=100 * i * stretch + slip_ms, scheduled_ns=100 * i * MS) for i in range(n)]
+
+
+def test_a_sound_trial_has_neither_reasons_nor_notes() -> None:
+    assert assess(trial([record(i) for i in range(10)]), CLOSED) == assess(trial(open_loop(50)), OPEN)
+    found = assess(trial(open_loop(50)), OPEN)
+    assert (found.valid, found.reasons, found.notes) == (True, (), ())
+
+
+def test_a_missed_schedule_is_invalid_and_says_what_to_do() -> None:  # pitfall 16
+    found = assess(trial(open_loop(50, stretch=1.05)), OPEN)
+    assert not found.valid
+    assert "sent at 95.2 % of the planned rate" in found.reasons[0]
+    assert "lower request_rate" in found.reasons[0]
+
+
+def test_one_late_request_of_a_short_run_is_no_missed_schedule() -> None:
+    records = open_loop(5)
+    late = dataclasses.replace(records[-1], sent_ns=(400 + 15) * MS)  # 3.6 % of 400 ms
+    assert assess(trial([*records[:-1], late]), OPEN).valid
+
+
+def test_late_sends_are_invalid_although_the_rate_is_kept() -> None:
+    stats = client(slip_p99_ns=200 * MS, slip_max_ns=300 * MS)
+    found = assess(trial(open_loop(50), client=stats), OPEN)
+    assert "client lag" in found.reasons[0]
+    assert "200 ms" in found.reasons[0]
+
+
+def test_slip_that_is_small_against_the_latency_is_allowed() -> None:
+    stats = client(slip_p99_ns=40 * MS, slip_max_ns=60 * MS)
+    slow = [record(i, sent_ms=100 * i, scheduled_ns=100 * i * MS, chunks_ms=(900, 950)) for i in range(50)]
+    assert assess(trial(slow, client=stats), OPEN).valid
+    assert not assess(trial(open_loop(50), client=stats), OPEN).valid  # TTFT 100 ms
+
+
+def test_a_closed_loop_has_no_schedule_to_miss() -> None:
+    assert assess(trial([record(0), record(1, sent_ms=5000)], client=client(slip_p99_ns=None)), CLOSED).valid
+
+
+def test_an_incomplete_run_is_invalid() -> None:
+    assert "interrupted" in assess(trial([record()], complete=False), CLOSED).reasons[0]
+    assert "only 1 of 40 planned" in assess(trial([record()], planned=40), CLOSED).reasons[0]
+    assert assess(trial([record()], planned=0), CLOSED).valid  # a duration ended it
+
+
+def test_no_measured_and_no_finished_request_are_invalid() -> None:
+    assert assess(trial([record(phase=Phase.WARMUP)]), CLOSED).reasons == ("no request was measured",)
+    found = assess(trial([failure(0), failure(1, Outcome.HTTP_STATUS)]), CLOSED)
+    assert "none of 2 measured requests finished well: 1 connection_lost, 1 http_status" in found.reasons[0]
+
+
+def test_a_violated_invariant_is_invalid() -> None:
+    assert "token counts" in assess(trial([record(chunk_tokens=(1,))]), CLOSED).reasons[0]
+
+
+def test_missing_usage_is_noted_with_the_metrics_that_rest_on_it() -> None:
+    facts = LoadFacts(asked=("tpot_p95", "ttft_p95"))
+    found = assess(trial([record(i, output_tokens=None) for i in range(4)]), facts)
+    assert found.valid
+    assert found.notes == ("no usage: the server gave no token count for any request; tpot_p95 rests on it",)
+
+
+def test_early_stops_are_noted_and_failures_are_not_early_stops() -> None:  # pitfall 12
+    stopped = [record(i, requested_output_tokens=3) for i in range(9)] + [record(9, requested_output_tokens=30)]
+    assert "length mismatch: 30 output tokens of 57 requested" in assess(trial(stopped), CLOSED).notes[0]
+    broken = failure(9, Outcome.TRUNCATED, requested_output_tokens=1000)
+    assert assess(trial([*stopped[:9], broken]), CLOSED).notes == ()
+
+
+def test_prompts_of_another_length_are_noted_beyond_a_fifth() -> None:
+    assert assess(trial([record(prompt_tokens=12)]), CLOSED).notes == ()
+    assert "prompts had 13 tokens where 10" in assess(trial([record(prompt_tokens=13)]), CLOSED).notes[0]
+
+
+def test_cache_hits_are_noted_unless_prefixes_are_shared_on_purpose() -> None:
+    hits = trial([record(cached_tokens=5)])  # one of them may be chance
+    assert "40.0 % of the prompt tokens" in assess(hits, CLOSED).notes[0]
+    assert assess(hits, LoadFacts(shared_prefix=True)).notes == ()
+    assert assess(trial([record(cached_tokens=0)]), CLOSED).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("stats", "complaint"),
+    [
+        (client(stamps="user"), "no kernel receive stamps"),
+        (client(unstamped_reads=2), "2 of 1000 reads came without"),
+        (client(shared_reads=20), "2.0 % of the chunks came in one read"),
+        (client(cpu_seconds=0.95), "busy for 95 % of the time"),
+    ],
+)
+def test_a_doubtful_client_is_noted(stats: ClientStats, complaint: str) -> None:
+    found = assess(trial([record()], client=stats), CLOSED)
+    assert found.valid
+    assert complaint in found.notes[0]
+
+
+def test_a_single_shared_read_of_a_thousand_is_not_worth_a_note() -> None:
+    assert assess(trial([record()], client=client(shared_reads=1)), CLOSED).notes == ()
+
+
+def test_many_cut_requests_are_noted() -> None:
+    records = [record(i) for i in range(9)] + [record(9, outcome=Outcome.CUT)]
+    assert "1 of 10 requests were cut" in assess(trial(records), CLOSED).notes[0]

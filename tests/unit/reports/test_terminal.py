@@ -1,0 +1,77 @@
+"""What a person sees, against golden files; ``LLMPERF_GOLDEN=1 pytest tests/unit/reports`` rewrites them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import reported
+
+from pytest_llmperf.reports.terminal import failure_message, render
+from pytest_llmperf.result import TestReport
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+KINDS: dict[str, Callable[[], TestReport]] = {
+    "passing": reported.passing,
+    "failing": reported.failing,
+    "invalid": reported.invalid,
+}
+
+
+def compare(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if "LLMPERF_GOLDEN" in os.environ:
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_of_a_test_reads_as_agreed(kind: str) -> None:
+    compare(f"terminal_{kind}.txt", render(KINDS[kind](), 100, color=False))
+
+
+@pytest.mark.parametrize("kind", ["failing", "invalid"])
+def test_the_message_of_a_failed_test_reads_as_agreed(kind: str) -> None:
+    compare(f"message_{kind}.txt", failure_message(KINDS[kind](), ".llmperf/report.json") + "\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_line_is_wider_than_asked(kind: str, width: int) -> None:
+    shown = render(KINDS[kind](), width, color=False) + failure_message(KINDS[kind](), width=width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_color_changes_nothing_but_color() -> None:
+    colored = render(reported.failing(), 100, color=True)
+    assert "\x1b[" in colored
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert [line.rstrip() for line in plain.splitlines()] == render(reported.failing(), 100, False).splitlines()
+
+
+def test_a_test_that_measured_nothing_is_shown_without_a_table() -> None:
+    bare = reported.passing().model_copy(
+        update={"metrics": {}, "trials": (), "slas": (), "identity": None, "verdict": "NOT_RUN"}
+    )
+    shown = render(bare, 100, color=False)
+    assert shown.startswith("NOT_RUN  test_chat.py::test_chat\n")
+    assert "TTFT" not in shown
+    assert "0 of 0 checks" in failure_message(bare)
+
+
+def test_text_of_the_server_is_shown_as_it_is_and_not_as_markup() -> None:
+    report = reported.failing()
+    checks = tuple(c.model_copy(update={"reason": "[red]x[/red] :smile:"}) for c in report.slas)
+    assert "[red]x[/red] :smile:" in render(report.model_copy(update={"slas": checks}), 100, color=False)
+
+
+def test_slowest_requests_of_several_trials_say_which() -> None:
+    report = reported.failing()
+    second = report.trials[0].model_copy(update={"replay": 1})
+    text = failure_message(report.model_copy(update={"trials": (report.trials[0], second)}))
+    assert " 0.0#35 " in text
+    assert " 0.1#35 " in text
+    assert "6 connection_lost" in text

@@ -1,0 +1,110 @@
+"""GPU memory, against a stand-in for the driver's library."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.records import GpuSample
+from pytest_llmperf.telemetry.nvml import GpuMemory
+from pytest_llmperf.telemetry.recorder import record
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Driver(ModuleType):
+    """Two GPUs; the processes of each are (pid, bytes)."""
+
+    NVMLError = NVMLError
+
+    def __init__(
+        self, *, init_fails: bool = False, processes: dict[int, list[tuple[int, int | None]]] | None = None
+    ) -> None:
+        super().__init__("pynvml")
+        self.init_fails = init_fails
+        self.processes = processes or {}
+        self.lost: set[int] = set()
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.init_fails:
+            raise NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByIndex(self, gpu: int) -> int:  # noqa: N802
+        if gpu > 1:
+            raise NVMLError("Invalid Argument")
+        return gpu
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:  # noqa: N802
+        if gpu in self.lost:
+            raise NVMLError("GPU is lost")
+        return SimpleNamespace(used=1000 * (gpu + 1))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes.get(gpu, [])]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Driver:
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    return driver
+
+
+def test_memory_of_the_servers_own_processes_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver(processes={0: [(7, 300), (8, 200), (99, 400)], 1: [(99, 50)]}))
+    with GpuMemory([0, 1]) as memory:
+        assert memory.sample(5, {7, 8}) == (GpuSample(5, 0, 1000, 500), GpuSample(5, 1, 2000, None))
+    assert memory.note is None
+    assert driver.open == 0
+
+
+def test_processes_that_the_driver_does_not_size_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(processes={0: [(7, None)]}))
+    with GpuMemory([0]) as memory:
+        assert memory.sample(5, {7})[0].server_bytes is None
+
+
+def test_no_driver_is_a_note_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(init_fails=True))
+    with record(None, gpus=[0]) as recorder:
+        pass
+    assert recorder.telemetry.gpu == ()
+    assert any("no NVIDIA driver" in note for note in recorder.telemetry.notes)
+
+
+def test_no_library_is_a_note_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with GpuMemory([0]) as memory:
+        assert memory.sample(0, ()) == ()
+    assert "not installed" in (memory.note or "")
+
+
+def test_a_gpu_that_does_not_exist_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver())
+    with GpuMemory([5]) as memory:
+        assert memory.sample(0, ()) == ()
+    assert "GPU 5: Invalid Argument" in (memory.note or "")
+
+
+def test_a_gpu_that_is_lost_leaves_the_other_and_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver())
+    with GpuMemory([0, 1]) as memory:
+        driver.lost.add(0)
+        assert [sample.gpu for sample in memory.sample(0, ())] == [1]
+    assert "GPU is lost" in (memory.note or "")
+
+
+def test_without_gpus_the_library_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    with GpuMemory([]) as memory:
+        pass
+    assert memory.note is None
+    assert "pynvml" not in sys.modules

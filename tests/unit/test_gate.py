@@ -1,0 +1,159 @@
+"""Limits and evidence in, verdict out."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import pytest
+from made import failure, record, trial
+from scipy.stats import binomtest
+
+from pytest_llmperf.catalog import Family, Metric, metric
+from pytest_llmperf.gate import PRECEDENCE, Check, Verdict, VerdictName, judge, strongest
+from pytest_llmperf.metrics.trial import measure
+from pytest_llmperf.plan import Sla
+from pytest_llmperf.stats.value import MetricValue
+
+
+def sla(name: str, limit: float, confidence: float | None = None) -> Sla:
+    return Sla(metric=name, limit=limit, written=f"{limit:g} as written", confidence=confidence)
+
+
+def percentile(name: str, values: list[float], excluded: int = 0) -> dict[str, MetricValue]:
+    return {name: MetricValue(metric(name), 0.0, len(values), None, tuple(sorted(values)), excluded)}
+
+
+def scalar(name: str, value: float | None, note: str | None = None) -> dict[str, MetricValue]:
+    return {name: MetricValue(metric(name), value, 10, note)}
+
+
+def only(slas: list[Sla], measured: dict[str, MetricValue]) -> Check:
+    verdict = judge(slas, measured, invalid=(), ok=100, failed=0)
+    (check,) = verdict.checks
+    assert verdict.name == check.verdict
+    return check
+
+
+def beyond(n: int, x: int) -> list[float]:
+    """``n`` latencies of which ``x`` exceed 0.5 s."""
+    return [0.1] * (n - x) + [0.9] * x
+
+
+def test_a_ceiling_and_a_floor_include_the_limit_itself() -> None:
+    assert only([sla("ttft_mean", 0.5)], scalar("ttft_mean", 0.5)).verdict == "PASS"
+    assert only([sla("ttft_mean", 0.5)], scalar("ttft_mean", 0.501)).verdict == "FAIL"
+    assert only([sla("output_throughput", 100)], scalar("output_throughput", 100)).verdict == "PASS"
+    assert only([sla("output_throughput", 100)], scalar("output_throughput", 99)).verdict == "FAIL"
+
+
+def test_the_observed_quantile_decides_by_default_and_its_confidence_is_said() -> None:
+    check = only([sla("ttft_p95", 0.5)], percentile("ttft_p95", beyond(200, 7)))
+    assert (check.verdict, check.n, check.beyond) == ("PASS", 200, 7)
+    assert check.confidence == pytest.approx(1 - binomtest(7, 200, 0.05, "less").pvalue)
+    check = only([sla("ttft_p95", 0.5)], percentile("ttft_p95", beyond(200, 13)))
+    assert check.verdict == "FAIL"
+    assert check.confidence == pytest.approx(1 - binomtest(13, 200, 0.05, "greater").pvalue)
+    assert "13 of 200 requests beyond, confidence" in check.reason
+
+
+@pytest.mark.parametrize(
+    ("n", "x", "verdict"),
+    [(59, 0, "PASS"), (58, 0, "INCONCLUSIVE"), (200, 4, "PASS"), (200, 7, "INCONCLUSIVE"), (200, 20, "FAIL")],
+)
+def test_a_required_confidence_wants_the_limit_shown(n: int, x: int, verdict: VerdictName) -> None:
+    check = only([sla("ttft_p95", 0.5, 0.95)], percentile("ttft_p95", beyond(n, x)))
+    assert check.verdict == verdict
+    assert (check.needed_n is not None) == (verdict == "INCONCLUSIVE")
+
+
+def test_an_undecided_limit_says_how_many_requests_would_decide() -> None:
+    check = only([sla("ttft_p95", 0.5, 0.95)], percentile("ttft_p95", beyond(200, 7)))
+    assert check.needed_n is not None
+    assert check.reason == (
+        f"not decidable with n=200: 7 beyond; about {check.needed_n} requests would decide at confidence 95 %"
+    )
+    assert 400 < check.needed_n < 900
+
+
+def test_an_observed_share_at_the_limit_has_no_deciding_number() -> None:
+    check = only([sla("ttft_p95", 0.5, 0.95)], percentile("ttft_p95", beyond(200, 10)))
+    assert (check.verdict, check.needed_n) == ("INCONCLUSIVE", None)
+    assert "no number of requests would decide" in check.reason
+
+
+def test_failed_requests_are_beyond_every_ceiling() -> None:  # pitfall 25
+    values = [0.1] * 13 + [math.inf] * 7
+    check = only([sla("ttft_p95", 0.5)], percentile("ttft_p95", values))
+    assert (check.verdict, check.value, check.beyond) == ("FAIL", None, 7)
+    assert "lies among the failed requests" in check.reason
+
+
+def test_real_failures_reach_the_gate_through_measure() -> None:
+    t = trial([record(i) for i in range(13)] + [failure(i) for i in range(13, 20)])
+    measured = measure([t], None, ["ttft_p95", "tpot_p95"])
+    verdict = judge([sla("ttft_p95", 9.0), sla("tpot_p95", 9.0)], measured, invalid=(), ok=13, failed=7)
+    assert [check.verdict for check in verdict.checks] == ["FAIL", "FAIL", "FAIL"]
+    assert [check.kind for check in verdict.checks] == ["sla", "sla", "errors"]
+
+
+def test_not_measured_is_invalid_and_never_a_pass() -> None:  # pitfall 25
+    for measured in ({}, scalar("tpot_p95", None, "no token count from the server")):
+        check = only([sla("tpot_p95", 0.03)], measured)
+        assert check.verdict == "INVALID"
+        assert check.reason.startswith("not measured: ")
+    assert "no token count from the server" in check.reason
+
+
+def test_a_tpot_that_no_request_has_is_invalid() -> None:
+    t = trial([record(i, chunks_ms=(5,), output_tokens=1) for i in range(10)])
+    assert only([sla("tpot_p95", 0.03)], measure([t], None, ["tpot_p95"])).verdict == "INVALID"
+
+
+def test_requests_left_out_are_said() -> None:
+    check = only([sla("tpot_p95", 0.5)], percentile("tpot_p95", beyond(50, 0), excluded=3))
+    assert "3 requests without a value left out" in check.reason
+
+
+def test_gaps_are_not_called_requests() -> None:
+    assert "chunk gaps" in only([sla("icl_p99", 0.5)], percentile("icl_p99", beyond(5000, 1))).reason
+
+
+@pytest.mark.parametrize(("failed", "verdict"), [(0, "PASS"), (1, "PASS"), (2, "FAIL"), (100, "FAIL")])
+def test_more_than_one_percent_errors_fail_the_test(failed: int, verdict: VerdictName) -> None:
+    assert judge([], {}, invalid=(), ok=100 - failed, failed=failed).name == verdict
+
+
+def test_an_sla_on_the_error_rate_replaces_the_default_limit() -> None:
+    verdict = judge([sla("error_rate", 0.2)], scalar("error_rate", 0.1), invalid=(), ok=90, failed=10)
+    assert verdict.name == "PASS"
+    assert [check.kind for check in verdict.checks] == ["sla"]
+
+
+def test_nothing_to_check_passes_and_nothing_measured_is_invalid() -> None:
+    assert judge([], {}, invalid=(), ok=5, failed=0) == Verdict("PASS", ())
+    assert judge([], {}, invalid=(), ok=0, failed=0).name == "INVALID"
+
+
+def test_reasons_against_the_trial_outrank_a_failed_limit() -> None:
+    verdict = judge([sla("ttft_mean", 0.5)], scalar("ttft_mean", 9.0), invalid=["client lag"], ok=9, failed=0)
+    assert verdict.name == "INVALID"
+    assert [(check.kind, check.verdict) for check in verdict.checks] == [("validity", "INVALID"), ("sla", "FAIL")]
+
+
+def test_the_strongest_verdict_wins_in_any_order() -> None:
+    assert PRECEDENCE == ("INVALID", "CONFOUNDED", "FAIL", "INCONCLUSIVE", "NO_BASELINE", "PASS")
+    for pair in permutations(PRECEDENCE, 2):
+        assert strongest(pair) == min(pair, key=PRECEDENCE.index)
+    assert strongest([]) == "PASS"
+
+
+def test_a_floor_on_a_percentile_counts_what_lies_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No family is such today; the rule must not be silently wrong for the first that is.
+    speed = Metric("speed_p05", Family("speed", "tok/s", "higher", "speed/1", "made up"), 0.05)
+    for module in ("gate", "plan"):
+        monkeypatch.setattr(f"pytest_llmperf.{module}.metric", lambda name: speed)
+    measured = {"speed_p05": MetricValue(speed, 0.0, 100, None, tuple([5.0] * 2 + [50.0] * 98))}
+    check = only([sla("speed_p05", 10.0)], measured)
+    assert (check.verdict, check.beyond) == ("PASS", 2)
+    assert check.confidence == pytest.approx(1 - binomtest(2, 100, 0.05, "less").pvalue)
