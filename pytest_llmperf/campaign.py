@@ -7,11 +7,12 @@ nothing on the tests it never reached.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
@@ -23,6 +24,9 @@ from pytest_llmperf.result import CampaignReport, LaunchReport, Result, TrialRep
 from pytest_llmperf.server.launch import Launch, launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import metric_reports
+
+DEATH_NOTICE_S: Final = 1.0
+"""How long the news of a server's death may take to arrive after the connection broke."""
 
 __all__ = ["Campaign", "Observer", "Step", "group", "steps"]
 
@@ -38,9 +42,8 @@ class Observer(runner.LoadObserver, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One replay of one test's load on one launch."""
+    """One replay of one test's load."""
 
-    launch: int
     plan: Plan
     replay: int
 
@@ -53,12 +56,11 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
     return tuple(tuple(members) for members in groups.values())
 
 
-def steps(plans: Sequence[Plan], launches: int = 1) -> Iterator[Step]:
-    """Every launch serves all replays of all tests before the next launch begins."""
-    for number in range(launches):
-        for plan in plans:
-            for replay in range(plan.replays):
-                yield Step(number, plan, replay)
+def steps(plans: Sequence[Plan]) -> Iterator[Step]:
+    """All replays of all tests, test by test."""
+    for plan in plans:
+        for replay in range(plan.replays):
+            yield Step(plan, replay)
 
 
 @final
@@ -102,8 +104,8 @@ class Campaign:
 
     def result(self, plan: Plan) -> Result:
         """The measurement of one test; runs what is still missing for it. Raises LlmperfError."""
-        while any(step.plan is plan for step in self._steps):
-            self._advance()
+        while own := [step for step in self._steps if step.plan is plan]:
+            self._advance(own[0])
         if plan.nodeid in self._errors:
             raise self._errors[plan.nodeid]
         reports = self.trial_reports(plan)
@@ -137,11 +139,16 @@ class Campaign:
         Errors are kept for the tests that they belong to.
         """
         while self._steps:
-            self._advance()
+            self._advance(self._steps[0])
 
     def drop(self, plan: Plan) -> None:
         """Forget the steps of a test that will not ask any more (it failed before ``run()``, or was skipped)."""
         self._steps = [step for step in self._steps if step.plan is not plan]
+
+    @property
+    def shared_by_workers(self) -> bool:
+        """Whether xdist workers would load one server, or one machine's CPU, side by side."""
+        return self.spec.targeted or not self.spec.gpus
 
     def close(self) -> None:
         """Stop the server for sure. Safe to call twice."""
@@ -168,12 +175,11 @@ class Campaign:
     def _on_start(self, seconds: float, log_line: str) -> None:
         self._observer.starting(self.spec.name, seconds, log_line)
 
-    def _advance(self) -> None:
-        step = self._steps.pop(0)
+    def _advance(self, step: Step) -> None:
+        self._steps.remove(step)
         try:
-            live = self.ready()
+            live = self._fresh()
             number = len(self._past)
-            live.check_alive()
             trial = runner.run_replay(step.plan, live, number, step.replay, self._calibrations, self._observer)
             self._keep(step.plan, trial)
             live.check_alive()
@@ -183,9 +189,32 @@ class Campaign:
                 raise interrupted.cause from None
             self._fail(step.plan, interrupted.cause)
         except LlmperfError as error:
-            self._fail(step.plan, error)
+            self._fail(step.plan, self._better(error))
         finally:
             self._observer.idle()
+
+    def _fresh(self) -> Launch:
+        """The live launch; where its server ended between two tests, which none of them is to blame for, a new one."""
+        live = self.ready()
+        try:
+            live.check_alive()
+        except ServerDiedError as error:
+            self._bury(error)
+            return self.ready()
+        return live
+
+    def _better(self, error: LlmperfError) -> LlmperfError:
+        """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
+        if self._live is None or isinstance(error, ServerDiedError):
+            return error
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        while time.monotonic() < deadline:
+            try:
+                self._live.check_alive()
+            except ServerDiedError as death:
+                return death
+            time.sleep(0.02)
+        return error
 
     def _keep(self, plan: Plan, trial: Trial) -> None:
         self._trials[plan.nodeid].append(trial)
@@ -198,7 +227,12 @@ class Campaign:
         """The test has its error; after the death of a server the next test gets a launch of its own."""
         self._errors.setdefault(plan.nodeid, error)
         self.drop(plan)
-        if isinstance(error, ServerDiedError) and self._live is not None:
+        if isinstance(error, ServerDiedError):
+            self._bury(error)
+
+    def _bury(self, error: ServerDiedError) -> None:
+        """Clear away what a dead server left."""
+        if self._live is not None:
             live, self._live = self._live, None
             live.stop()
             self._past.append(_launch_report(live, len(self._past), self._report_dir, error.what))

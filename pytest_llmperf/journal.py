@@ -13,16 +13,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from pytest_llmperf.errors import InfraError, LlmperfError
-from pytest_llmperf.reports.jsonfile import read_report, write_report
+from pytest_llmperf.reports.jsonfile import REPORT_NAME, read_report, write_report
 from pytest_llmperf.result import CampaignReport, RunReport, TestReport
 
 __all__ = ["Journal"]
-
-REPORT: Final = "report.json"
-OWN_FILES: Final = ("records/*.jsonl.gz", "logs/*.log")
 
 
 @final
@@ -30,13 +27,16 @@ class Journal:
     """Writes the report of one run into one folder, which no other run may use meanwhile."""
 
     def __init__(self, folder: Path, lock: int) -> None:
-        self.path = folder / REPORT
+        self.path = folder / REPORT_NAME
         self._lock = lock
         self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
     @classmethod
     def begin(cls, folder: Path) -> Journal:
-        """Take the folder. Raises InfraError where it cannot be written or another run holds it."""
+        """Take the folder; the files of the report that lies there go.
+
+        Raises InfraError where it cannot be written or another run holds it.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -47,17 +47,16 @@ class Journal:
         except OSError:
             os.close(lock)
             raise InfraError(f"another run writes its report to {folder}; give this one --llmperf-report DIR") from None
-        if (folder / REPORT).is_file():
-            for pattern in OWN_FILES:
-                for stale in folder.glob(pattern):
-                    stale.unlink()
+        last = cls.last_report(folder)
+        for name in _files_of(last) if last is not None else ():
+            (folder / name).unlink(missing_ok=True)
         return cls(folder, lock)
 
     @staticmethod
     def last_report(folder: Path) -> RunReport | None:
         """The report that an earlier run left there, None where there is none that can be read."""
         try:
-            return read_report(folder / REPORT)
+            return read_report(folder / REPORT_NAME)
         except LlmperfError:
             return None
 
@@ -70,11 +69,23 @@ class Journal:
             campaigns=tuple(campaigns),
             tests=tuple(tests),
         )
-        write_report(self.path, report)
+        try:
+            write_report(self.path, report)
+        except OSError as error:
+            raise InfraError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def end(self) -> None:
         """Let the folder go."""
         os.close(self._lock)
+
+
+def _files_of(report: RunReport) -> list[str]:
+    """What a report refers to below its folder: nothing else there is ours to delete."""
+    records = [trial.records for test in report.tests for trial in test.trials]
+    logs = [launch.log for campaign in report.campaigns for launch in campaign.launches]
+    return [
+        name for name in (*records, *logs) if name and not Path(name).is_absolute() and ".." not in Path(name).parts
+    ]
 
 
 def _environment() -> dict[str, str]:

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
     from pytest_llmperf.options import RunOptions
     from pytest_llmperf.plan import LoadProfile, Plan, Sla, Slo, Workload
 
-__all__ = ["MARKERS", "read_plan"]
+__all__ = ["read_plan"]
 
 M = TypeVar("M", bound="BaseModel")
 
-MARKERS: Final = (
-    "llmperf(workload, concurrency | request_rate, requests | duration, ...): drive a load and measure the server",
-    "sla(ttft_p95='500 ms', output_throughput='3000 tok/s', ..., confidence=None): absolute limits on metrics",
-)
 LOAD_FIELDS: Final = ("concurrency", "request_rate", "arrival", "requests", "duration", "warmup")
 OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling")
 PLAN_FIELDS: Final = (*OTHER_FIELDS, *LOAD_FIELDS)
@@ -47,8 +43,7 @@ def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
         return None
     if not uses:
         raise MarkerError("llmperf", "", "the test must take the llmperf fixture and call llmperf.run() once")
-    arguments = {**_arguments(item, "llmperf", PLAN_FIELDS), **_parameters(item)}
-    return _plan(item, arguments, options)
+    return _plan(item, _arguments(item), options)
 
 
 def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) -> Plan:
@@ -75,21 +70,24 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
     )
 
 
-def _arguments(item: pytest.Item, name: str, known: tuple[str, ...] | None) -> dict[str, Any]:
-    """Keyword arguments of all markers of that name, the closest winning."""
-    merged: dict[str, Any] = {}
-    for marker in reversed(list(item.iter_markers(name))):
+def _arguments(item: pytest.Item) -> dict[str, Any]:
+    """Keyword arguments of all markers, and parameters on top: what is closer to the test wins."""
+    layers: list[Mapping[str, Any]] = []
+    for marker in reversed(list(item.iter_markers("llmperf"))):
         if marker.args:
-            raise MarkerError(name, "", f"takes keyword arguments only, not {marker.args[0]!r}")
+            raise MarkerError("llmperf", "", f"takes keyword arguments only, not {marker.args[0]!r}")
         for key in marker.kwargs:
-            if known is not None and key not in known:
-                raise MarkerError(name, key, f"unknown argument{nearest(key, known)}")
+            if key not in PLAN_FIELDS:
+                raise MarkerError("llmperf", key, f"unknown argument{nearest(key, PLAN_FIELDS)}")
+        layers.append(marker.kwargs)
+    merged: dict[str, Any] = {}
+    for layer in (*layers, _parameters(item)):
         for pair in EXCLUSIVE:
-            if set(pair) & set(marker.kwargs):
+            if set(pair) & set(layer):
                 merged = {key: value for key, value in merged.items() if key not in pair}
-        if "concurrency" in marker.kwargs:
+        if "concurrency" in layer:
             merged.pop("arrival", None)
-        merged.update(marker.kwargs)
+        merged.update(layer)
     return merged
 
 
@@ -170,21 +168,20 @@ def _slas(item: pytest.Item) -> tuple[Sla, ...]:
         limit = _quantity("sla", name, written, known.unit)
         if confidence is not None:
             _check_confidence(confidence)
+            if known.family.name in POOLED:
+                problem = f"does not apply to {name}: gaps within one request are not independent; limit it in a marker"
+                raise MarkerError("sla", "confidence", f"{problem} of its own")
         slas.append(
             Sla(
                 metric=name,
                 limit=limit,
                 written=written if isinstance(written, str) else repr(written),
-                confidence=confidence if known.quantile is not None and known.family.name not in POOLED else None,
+                confidence=confidence if known.quantile is not None else None,
             )
         )
     strict = limits and all(confidence is not None for _, confidence in limits.values())
     if strict and not any(sla.confidence for sla in slas):
-        raise MarkerError(
-            "sla",
-            "confidence",
-            "applies to percentiles over requests (ttft_p95, not icl_p95), and none is limited here",
-        )
+        raise MarkerError("sla", "confidence", "applies to percentiles (ttft_p95 ...), and none is limited here")
     return tuple(slas)
 
 

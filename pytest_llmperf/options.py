@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.settings import Overrides, Settings
 
-__all__ = ["RunOptions", "add_options", "enabled", "read_options", "refuse_shared_workers"]
+__all__ = ["RunOptions", "add_options", "enabled", "is_controller", "read_options", "refuse_shared_workers"]
 
 PLAIN_HELP: Final = "run the performance tests (without it they are skipped)"
 
@@ -27,6 +27,8 @@ class RunOptions:
     report_dir: Path
     undecided: str
     dry_run: bool
+    worker: str
+    """Name of this xdist worker; empty without xdist."""
     gpus: tuple[int, ...]
     """Devices that this xdist worker owns; empty without xdist."""
 
@@ -62,7 +64,13 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def enabled(config: pytest.Config) -> bool:
-    return bool(config.getoption("llmperf"))
+    """Whether the run measures. Raises pytest.UsageError where it was told how, but not that it should."""
+    if config.getoption("llmperf"):
+        return True
+    stray = [argument for argument in config.invocation_params.args if str(argument).startswith("--llmperf-")]
+    if stray:
+        raise pytest.UsageError(f"{stray[0]} needs --llmperf beside it: without it performance tests are skipped")
+    return False
 
 
 def read_options(config: pytest.Config) -> RunOptions:
@@ -90,6 +98,7 @@ def read_options(config: pytest.Config) -> RunOptions:
         report_dir=base / report_dir / worker if worker else base / report_dir,
         undecided=config.getoption("llmperf_undecided") or settings.undecided,
         dry_run=bool(config.getoption("llmperf_dry_run")),
+        worker=worker,
         gpus=settings.workers[worker].gpus if worker in settings.workers else (),
     )
 
@@ -112,6 +121,11 @@ def refuse_shared_workers(config: pytest.Config, settings: Settings) -> None:
             f"--llmperf under pytest-xdist needs devices of its own for every worker ({fault}): run with -n0, or give "
             "[tool.llmperf.workers.gw0] gpus = [0] and so on"
         )
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Whether this process hands its tests to xdist workers."""
+    return not _worker(config) and bool(config.getoption("numprocesses", None))
 
 
 def _worker(config: pytest.Config) -> str:

@@ -11,13 +11,18 @@ from pytest_llmperf.campaign import Campaign
 from pytest_llmperf.errors import InfraError, LlmperfError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.identity import Identity
+from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Endpoint
+from pytest_llmperf.reports.terminal import failure_message
 from pytest_llmperf.result import Result, TestReport, VerdictName
-from pytest_llmperf.stored import check_report
+from pytest_llmperf.stored import check_report, public_plan
 
-__all__ = ["LiveServer", "TestPart", "describe_trouble", "fail"]
+__all__ = ["UNDECIDED", "LiveServer", "TestPart"]
 
+UNDECIDED: Final = ("INCONCLUSIVE", "NO_BASELINE")
+FAILING: Final = ("INVALID", "CONFOUNDED", "FAIL")
+FailureKind = Literal["undecided", "infra", "other"]
 Outcome = Literal["passed", "failed", "error", "skipped", "interrupted"]
 INFRA_PREFIX: Final = "INFRA (says nothing about performance): "
 
@@ -44,19 +49,30 @@ class TestPart:
 
     __test__ = False
 
-    def __init__(self, plan: Plan, campaign: Campaign) -> None:
+    def __init__(self, plan: Plan, campaign: Campaign, run_options: RunOptions) -> None:
         self.plan = plan
         self.campaign = campaign
+        self._options = run_options
         self.calls = 0
         self.error: LlmperfError | None = None
         self.outcome: Outcome = "skipped"
         self.message: str | None = "not run: the test run ended before its turn"
         self._result: Result | None = None
         self._verdict: Verdict | None = None
+        self._raised: tuple[BaseException, FailureKind] | None = None
+
+    def prepare(self) -> None:
+        """Make the server live. Fails the test with one message where that cannot be."""
+        if self._options.worker and self.campaign.shared_by_workers:
+            self._raise(f"server {self.plan.server.name} is not a GPU of this worker's own: run with -n0", "other")
+        try:
+            self.campaign.ready()
+        except LlmperfError as error:
+            self._fail(error)
 
     @property
     def server(self) -> LiveServer:
-        """The live server. Raises LlmperfError where there is none."""
+        """The live server."""
         live = self.campaign.ready()
         return LiveServer(live.endpoint, live.identity)
 
@@ -64,17 +80,39 @@ class TestPart:
         """Drive this test's load, or hand over what its campaign has measured already. Exactly once per test."""
         self.calls += 1
         if self.calls > 1:
-            fail("llmperf.run() was called a second time: a test has one load; write a second test for another one")
-        try:
-            self._result = self.campaign.result(self.plan)
-        except LlmperfError as error:
-            self.error = error
-            fail(describe_trouble(error))
+            self._raise(
+                "llmperf.run() was called a second time: a test has one load; write a second test for another one",
+                "other",
+            )
+        if self._result is None:
+            try:
+                self._result = self.campaign.result(self.plan)
+            except LlmperfError as error:
+                self._fail(error)
         return self._result
 
-    def message_of_error(self) -> str:
-        """Why there is nothing to judge although ``run()`` was called."""
-        return describe_trouble(self.error) if self.error is not None else "llmperf.run() did not finish"
+    def require_verdict(self) -> Verdict:
+        """The verdict of a test that ended by itself; fails it where it has measured nothing."""
+        if self.calls == 0:
+            self._raise("the test never called llmperf.run(): nothing was measured", "other")
+        verdict = self.judge()
+        if verdict is None:  # run() failed, and the test swallowed that
+            if self.error is not None:
+                self._fail(self.error)
+            self._raise("llmperf.run() did not finish", "other")
+        return verdict
+
+    def fail_unless_passed(self, verdict: Verdict) -> None:
+        """Fail the test with the whole message where its verdict, or the policy on undecided ones, says so."""
+        undecided = verdict.name in UNDECIDED and self._options.undecided == "fail"
+        if verdict.name in FAILING or undecided:
+            self._raise(
+                failure_message(self.report(0.0), str(self._options.report_dir)), "undecided" if undecided else "other"
+            )
+
+    def failure_kind(self, raised: BaseException) -> FailureKind:
+        """What the exit status makes of a failure of this test: of this very exception, not of the test as such."""
+        return self._raised[1] if self._raised is not None and self._raised[0] is raised else "other"
 
     def judge(self) -> Verdict | None:
         """The verdict on what was measured, made once; None where nothing was."""
@@ -105,7 +143,7 @@ class TestPart:
             verdict=verdict.name if verdict is not None else self._no_verdict(),
             outcome=self.outcome,
             duration_s=duration_s,
-            plan=self.plan,
+            plan=public_plan(self.plan),
             identity=self.campaign.identity,
             metrics=result.metrics if result is not None else {},
             trials=self.campaign.trial_reports(self.plan),
@@ -113,14 +151,17 @@ class TestPart:
             message=self.message,
         )
 
+    def _fail(self, error: LlmperfError) -> NoReturn:
+        self.error = error
+        if isinstance(error, InfraError):
+            self._raise(f"{INFRA_PREFIX}{error}", "infra")
+        self._raise(str(error), "other")
+
+    def _raise(self, message: str, kind: FailureKind) -> NoReturn:
+        """Fail the test with the message alone: a traceback through this package helps nobody."""
+        failure = pytest.fail.Exception(message, pytrace=False)
+        self._raised = failure, kind
+        raise failure from None
+
     def _no_verdict(self) -> VerdictName:
         return "INFRA" if isinstance(self.error, InfraError) else "NOT_RUN"
-
-
-def fail(message: str) -> NoReturn:
-    """Fail the test with the message alone: a traceback through this package helps nobody."""
-    raise pytest.fail.Exception(message, pytrace=False) from None
-
-
-def describe_trouble(error: LlmperfError) -> str:
-    return f"{INFRA_PREFIX}{error}" if isinstance(error, InfraError) else str(error)

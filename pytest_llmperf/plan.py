@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.units import parse_quantity
@@ -102,6 +103,10 @@ class SharedPrefix(_Frozen):
     tokens: int = Field(ge=1)
 
 
+RESERVED = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "n")
+"""Request fields that ``sampling`` may not set: the measurement rests on them."""
+
+
 class Workload(_Frozen):
     """Lengths and structure of the requests, independent of when they are sent."""
 
@@ -112,6 +117,18 @@ class Workload(_Frozen):
     shared_prefix: SharedPrefix | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
     """Merged into every request body, e.g. ``{"temperature": 0}``."""
+
+    @field_validator("sampling")
+    @classmethod
+    def _sendable(cls, sampling: dict[str, Any]) -> dict[str, Any]:
+        for key in sampling:
+            if key in RESERVED:
+                raise ValueError(f"{key!r} is set by the load itself")
+        try:
+            json.dumps(sampling, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"cannot be sent as JSON: {error}") from None
+        return sampling
 
 
 class LoadProfile(_Frozen):

@@ -1,4 +1,4 @@
-"""pytest hooks. Without ``--llmperf`` this module and ``options``/``fixtures`` are all that is ever imported."""
+"""pytest hooks. Without ``--llmperf`` nothing but this module, ``options`` and ``fixtures`` is ever imported."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pytest_llmperf.fixtures import llmperf, llmperf_server
 
 __all__ = ["llmperf", "llmperf_server"]
 
+MARKERS: Final = (
+    "llmperf(workload, concurrency | request_rate, requests | duration, ...): drive a load and measure the server",
+    "sla(ttft_p95='500 ms', output_throughput='3000 tok/s', ..., confidence=None): absolute limits on metrics",
+)
 SKIPPED: Final = "performance test: run with --llmperf"
 
 
@@ -19,8 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_llmperf.markers import MARKERS
-
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     if options.enabled(config):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, final
 
 from pytest_llmperf.catalog import METRICS
 from pytest_llmperf.control.calibrate import prompt_tokens
+from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
@@ -33,6 +36,8 @@ from pytest_llmperf.telemetry.recorder import record
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "metrics_of", "run_replay", "store_trial"]
 
 LOOK_S: Final = 0.1
+LOOKED_AT: Final = 10_000
+"""Requests of a plan whose lengths are checked against the context; a plan by duration has no end."""
 CALIBRATION_WORDS: Final = (16, 96)
 UNCALIBRATED: Final = Calibration(tokens_per_word=1.3, overhead_tokens=0.0)
 """What English words come to in common vocabularies, where the server counts no prompt tokens."""
@@ -85,24 +90,18 @@ def run_replay(
     Raises Interrupted, with the partial trial, when the server dies or the user ends the run; LlmperfError when the
     load cannot be sent at all.
     """
+    _require_room(plan, live)
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
     if plan.load.requests is not None or plan.load.open_loop:
         requests = iter(list(requests))  # a plan with an end is written out before the first byte is sent
     gpus = () if live.engine.cpu else plan.server.gpus
-    stop, progress = Stop(), Progress()
+    progress = Progress()
     ended_by: BaseException | None = None
-    with record(live.pid, gpus) as recorder:
-        load = begin(
-            live.endpoint,
-            requests,
-            plan.load,
-            plan.server.limits,
-            stop=stop,
-            progress=progress,
-            tls=tls_context(plan.server.ca_file) if live.endpoint.tls else None,
-        )
+    with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
+        tls = tls_context(plan.server.ca_file) if live.endpoint.tls else None
+        load = begin(live.endpoint, requests, plan.load, plan.server.limits, stop=stop, progress=progress, tls=tls)
         try:
             while not load.join(LOOK_S):
                 live.check_alive()
@@ -110,8 +109,12 @@ def run_replay(
         except BaseException as cause:
             ended_by = cause
             stop.set()
-        drive = load.result()
-    stop.close()
+        try:
+            drive = load.result()
+        except LlmperfError:
+            if ended_by is not None:
+                raise ended_by from None
+            raise
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
     if ended_by is not None:
         raise Interrupted(trial, ended_by) from ended_by
@@ -131,7 +134,10 @@ def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) ->
 def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
     """Write the trial's records below ``report_dir`` and give its summary."""
     path = Path("records") / f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
-    write_records(report_dir / path, trial.records)
+    try:
+        write_records(report_dir / path, trial.records)
+    except OSError as error:
+        raise InfraError(f"{report_dir / path} cannot be written: {error.strerror}") from None
     facts = LoadFacts(
         request_rate=plan.load.request_rate,
         shared_prefix=plan.workload.shared_prefix is not None,
@@ -193,6 +199,18 @@ def _trial(
         complete=drive.complete,
         warnings=(*warnings, *drive.warnings),
     )
+
+
+def _require_room(plan: Plan, live: Launch) -> None:
+    """Raises UsageError where the longest request cannot fit the server's context: it would only fail."""
+    context = live.identity.value("max_model_len")
+    planned = islice(schedule(plan.workload, plan.load, plan.seed), LOOKED_AT)
+    longest = max(arrival.input_tokens + arrival.output_tokens for arrival in planned)
+    if context.isdecimal() and longest > int(context):
+        raise UsageError(
+            f"workload {plan.workload.name} has requests of up to {longest} tokens, but the context of server "
+            f"{plan.server.name} is {context}: raise max_model_len or shorten the workload"
+        )
 
 
 def _total(plan: Plan) -> int | None:

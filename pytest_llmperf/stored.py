@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
 from pytest_llmperf.gate import Check
 from pytest_llmperf.metrics.request import e2e, known_tokens, tpot, ttft
 from pytest_llmperf.metrics.trial import counts, in_flight, slowest
 from pytest_llmperf.metrics.validity import Validity
+from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import RequestRecord, Trial
 from pytest_llmperf.result import (
     CheckReport,
@@ -21,7 +23,7 @@ from pytest_llmperf.result import (
 )
 from pytest_llmperf.stats.value import MetricValue
 
-__all__ = ["check_report", "metric_reports", "trial_report"]
+__all__ = ["check_report", "metric_reports", "public_plan", "trial_report"]
 
 
 def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
@@ -30,6 +32,17 @@ def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricRepor
         name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note)
         for name, m in measured.items()
     }
+
+
+def public_plan(plan: Plan) -> Plan:
+    """The plan as it is stored: secrets in the server's arguments, environment and URL replaced."""
+    server = plan.server
+    shown = {
+        "extra_args": redact(server.extra_args),
+        "env": {name: HIDDEN if secret_name(name) else value for name, value in server.env.items()},
+        "url": redact([server.url])[0] if server.url is not None else None,
+    }
+    return plan.model_copy(update={"server": server.model_copy(update=shown)})
 
 
 def check_report(check: Check) -> CheckReport:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
-PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "part"}
+PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
     "catalog", "control", "engines", "errors", "gate", "identity", "load", "metrics", "plan", "records", "result",
     "recordfile", "server", "settings", "stats", "stored", "telemetry", "units",
@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"catalog", "records", "stats", "units", "errors"},
     "gate": {"stats", "catalog", "plan", "units", "errors"},
     "result": {"plan", "identity", "stats", "gate"},
-    "stored": {"result", "gate", "metrics", "records", "stats"},
+    "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
     "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.gate import VerdictName
-from pytest_llmperf.plan import LoadProfile
+from pytest_llmperf.reports.schedule import describe_load
 from pytest_llmperf.result import CheckReport, MetricReport, SlowRequest, TestReport, TrialReport
 from pytest_llmperf.units import format_quantity
 
@@ -55,7 +55,14 @@ def render(test: TestReport, width: int, color: bool) -> str:
     )  # fmt: skip
     with console.capture() as captured:
         style = _MARKS.get(test.verdict, ("", "yellow"))[1]
-        console.print(Text.assemble((test.verdict, f"bold {style}"), "  ", (test.nodeid, "bold")), soft_wrap=True)
+        itself = (
+            f"  ({test.outcome} by itself)"
+            if test.outcome in ("failed", "error") and test.verdict in ("PASS", "INCONCLUSIVE")
+            else ""
+        )
+        console.print(
+            Text.assemble((test.verdict, f"bold {style}"), "  ", (test.nodeid, "bold"), itself), soft_wrap=True
+        )
         for line in _facts(test):
             _paragraph(console, line, width)
         if test.metrics:
@@ -92,7 +99,7 @@ def _facts(test: TestReport) -> Iterator[str]:
     if test.identity is not None:
         who.append(f"{test.identity.value('engine')} {test.identity.value('version')}")
         who.append(f"model {test.identity.value('model')}")
-    yield " · ".join((*who, f"{plan.workload.api} {plan.workload.name}", _load(plan.load)))
+    yield " · ".join((*who, f"{plan.workload.api} {plan.workload.name}", describe_load(plan.load)))
     if not test.trials:
         return
     trials = test.trials
@@ -105,15 +112,6 @@ def _facts(test: TestReport) -> Iterator[str]:
         f" · window {format_quantity(seconds, 's')}"
         f" · in flight {flying:.1f} mean, {max(trial.in_flight_max for trial in trials)} max"
     )
-
-
-def _load(load: LoadProfile) -> str:
-    if load.request_rate is None:
-        kind = f"closed loop, {load.concurrency} in flight"
-    else:
-        kind = f"open loop, {load.request_rate:g} req/s {load.arrival or 'constant'}"
-    amount = f"{load.requests} requests" if load.requests is not None else format_quantity(load.duration, "s")
-    return f"{kind}, {amount} after {load.warmup_requests} to warm up"
 
 
 def _latencies(metrics: dict[str, MetricReport]) -> Table:
