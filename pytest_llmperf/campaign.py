@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from pytest_llmperf import runner
+from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.identity import Identity
@@ -256,7 +257,7 @@ def _failed_launch(error: LlmperfError, index: int, spec: ServerSpec, report_dir
     return LaunchReport(
         index=index,
         command=known.command if known else None,
-        url=spec.url or "",
+        url=redact([spec.url])[0] if spec.url else "",
         pid=None,
         time_to_ready_s=None,
         log=_relative(Path(known.log_path), report_dir) if known else None,

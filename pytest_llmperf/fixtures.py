@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.part import LiveServer, TestPart
 
-__all__ = ["llmperf", "llmperf_server"]
+__all__ = ["SKIPPED", "llmperf", "llmperf_server"]
+
+SKIPPED: Final = "performance test: run with --llmperf"
 
 
 @pytest.fixture
@@ -19,6 +21,8 @@ def llmperf(request: pytest.FixtureRequest) -> TestPart:
     Starts the server, or connects to it, when the first test of a campaign asks. Call ``run()`` exactly once; the
     gate is judged when the test ends.
     """
+    if not request.config.getoption("llmperf"):
+        pytest.skip(SKIPPED)
     from pytest_llmperf.session import session_of
 
     return session_of(request.config).part(request.node)

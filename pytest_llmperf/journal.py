@@ -47,10 +47,16 @@ class Journal:
         except OSError:
             os.close(lock)
             raise InfraError(f"another run writes its report to {folder}; give this one --llmperf-report DIR") from None
-        last = cls.last_report(folder)
-        for name in _files_of(last) if last is not None else ():
-            (folder / name).unlink(missing_ok=True)
-        return cls(folder, lock)
+        journal = cls(folder, lock)
+        if not journal.path.exists():
+            return journal
+        try:
+            for name in _files_of(read_report(journal.path)):
+                (folder / name).unlink(missing_ok=True)
+        except (LlmperfError, OSError) as error:
+            journal.end()
+            raise InfraError(f"{error}; it is not overwritten: move it, or give --llmperf-report DIR") from None
+        return journal
 
     @staticmethod
     def last_report(folder: Path) -> RunReport | None:

@@ -42,6 +42,8 @@ def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
             raise MarkerError("llmperf", "", "is missing: the llmperf fixture needs a workload and a load")
         return None
     if not uses:
+        if all(mark.name != "llmperf" for mark in item.own_markers):
+            return None  # the marker is its module's or class's: an ordinary test among performance tests
         raise MarkerError("llmperf", "", "the test must take the llmperf fixture and call llmperf.run() once")
     return _plan(item, _arguments(item), options)
 

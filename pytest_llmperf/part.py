@@ -104,11 +104,16 @@ class TestPart:
 
     def fail_unless_passed(self, verdict: Verdict) -> None:
         """Fail the test with the whole message where its verdict, or the policy on undecided ones, says so."""
+        message = self.why_not_passed(verdict)
+        if message is not None:
+            self._raise(message, "undecided" if verdict.name in UNDECIDED else "other")
+
+    def why_not_passed(self, verdict: Verdict) -> str | None:
+        """The whole message; None where the verdict lets the test pass."""
         undecided = verdict.name in UNDECIDED and self._options.undecided == "fail"
-        if verdict.name in FAILING or undecided:
-            self._raise(
-                failure_message(self.report(0.0), str(self._options.report_dir)), "undecided" if undecided else "other"
-            )
+        if verdict.name not in FAILING and not undecided:
+            return None
+        return failure_message(self.report(0.0), str(self._options.report_dir))
 
     def failure_kind(self, raised: BaseException) -> FailureKind:
         """What the exit status makes of a failure of this test: of this very exception, not of the test as such."""
@@ -119,6 +124,10 @@ class TestPart:
         if self._verdict is None and self._result is not None:
             self._verdict = self.campaign.judge(self.plan, self._result)
         return self._verdict
+
+    def begin(self) -> None:
+        """The test's turn has come; what is set here stays if the run ends before the test does."""
+        self.outcome, self.message = "interrupted", "the run was interrupted while this test ran"
 
     def note_outcome(self, when: str | None, outcome: str, text: str) -> None:
         """Take in the report of one phase; the first that did not pass stays."""

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from pytest_llmperf import options
-from pytest_llmperf.fixtures import llmperf, llmperf_server
+from pytest_llmperf.fixtures import SKIPPED, llmperf, llmperf_server
 
 __all__ = ["llmperf", "llmperf_server"]
 
@@ -15,7 +15,6 @@ MARKERS: Final = (
     "llmperf(workload, concurrency | request_rate, requests | duration, ...): drive a load and measure the server",
     "sla(ttft_p95='500 ms', output_throughput='3000 tok/s', ..., confidence=None): absolute limits on metrics",
 )
-SKIPPED: Final = "performance test: run with --llmperf"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,5 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not options.enabled(config):
         for item in items:
-            if item.get_closest_marker("llmperf") or "llmperf" in getattr(item, "fixturenames", ()):
+            # A marker of the module does not make a performance test of everything in it.
+            if "llmperf" in getattr(item, "fixturenames", ()) or any(
+                mark.name == "llmperf" for mark in item.own_markers
+            ):
                 item.add_marker(pytest.mark.skip(reason=SKIPPED))

@@ -15,23 +15,28 @@ __all__ = ["bring_together", "read_plans"]
 
 
 def read_plans(items: Sequence[pytest.Item], run_options: RunOptions) -> dict[str, Plan]:
-    """Plans by node id. Raises pytest.UsageError with one line per faulty test."""
+    """Plans by node id. Raises pytest.UsageError with one line per fault."""
     plans: dict[str, Plan] = {}
-    faults: list[str] = []
+    faults: dict[str, list[str]] = {}
     for item in items:
         try:
             plan = read_plan(item, run_options)
         except UsageError as error:
-            faults.append(f"{item.nodeid}: {error}")
+            faults.setdefault(str(error), []).append(item.nodeid)
             continue
         if plan is None:
             continue
         if item.nodeid in plans:
-            faults.append(f"{item.nodeid}: is selected twice; a performance test can run once per session")
+            faults.setdefault("is selected twice; a performance test can run once per session", []).append(item.nodeid)
         plans[item.nodeid] = plan
     if faults:
-        raise pytest.UsageError(*faults)
+        raise pytest.UsageError(*(f"{_names(nodeids)}: {fault}" for fault, nodeids in faults.items()))
     return plans
+
+
+def _names(nodeids: Sequence[str]) -> str:
+    more = f" (and {len(nodeids) - 1} more)" if len(nodeids) > 1 else ""
+    return f"{nodeids[0]}{more}"
 
 
 def bring_together(items: list[pytest.Item], campaigns: Sequence[Sequence[str]]) -> None:

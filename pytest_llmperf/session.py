@@ -22,6 +22,7 @@ from pytest_llmperf.reports.terminal import render
 from pytest_llmperf.result import TestReport
 from pytest_llmperf.selection import bring_together, read_plans
 from pytest_llmperf.signals import interrupt_on_sigterm
+from pytest_llmperf.stored import public_plan
 
 __all__ = ["LlmperfSession", "register", "session_of"]
 
@@ -30,6 +31,8 @@ EXIT_INFRA: Final = 12
 VERDICT: Final = "llmperf_verdict"
 FAILURE_KIND: Final = "llmperf_failure"
 """Names of test properties: they reach JUnit, and the controller under xdist."""
+
+UNPLANNED: Final = "@pytest.mark.llmperf is missing: the llmperf fixture needs a workload and a load"
 
 PART: Final = pytest.StashKey[TestPart]()
 SESSION: Final = pytest.StashKey["LlmperfSession"]()
@@ -71,7 +74,9 @@ class LlmperfSession:
 
     def part(self, item: pytest.Item) -> TestPart:
         """The part of ``item``, its server live. Fails the test with one message where that cannot be."""
-        part = item.stash[PART]
+        part = item.stash.get(PART, None)
+        if part is None:
+            raise pytest.fail.Exception(UNPLANNED, pytrace=False)
         if self._active is not None and self._active is not part.campaign:
             # One server at a time: the campaign that holds the machine runs to its end before another begins.
             self._active.finish()
@@ -98,7 +103,8 @@ class LlmperfSession:
         if not self._campaigns:
             return ["llmperf: no performance test is selected"]
         last = Journal.last_report(self._options.report_dir)
-        return [line for campaign in self._campaigns for line in describe_campaign(campaign.plans, last)]
+        shown = [[public_plan(plan) for plan in campaign.plans] for campaign in self._campaigns]
+        return [line for plans in shown for line in describe_campaign(plans, last)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -119,22 +125,33 @@ class LlmperfSession:
         if part is None:
             return (yield)
         began = time.monotonic()
-        part.outcome = "interrupted"  # what it stays if the run ends here
+        part.begin()
         try:
             return (yield)
         finally:
             self._finish(part, time.monotonic() - began)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        part = item.stash.get(PART, None)
+        if part is not None:
+            part.calls = 0  # a rerun of the test is handed the same measurement
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         part = item.stash.get(PART, None)
         if part is None:
             return (yield)
-        part.calls = 0  # a rerun of the test starts anew, and is handed the same measurement
         try:
             value = yield
-        except BaseException:
-            part.judge()  # the test failed by itself; what was measured is judged and reported all the same
+        except BaseException as error:
+            # The test ended by itself; what was measured is judged and reported all the same.
+            if (verdict := part.judge()) is not None:
+                item.user_properties += [(VERDICT, verdict.name), *part.properties()]
+                if isinstance(error, pytest.skip.Exception):
+                    part.fail_unless_passed(verdict)  # a skip after the measurement hides nothing
+                elif (message := part.why_not_passed(verdict)) is not None:
+                    item.add_report_section("call", "llmperf", message)
             raise
         verdict = part.require_verdict()
         item.user_properties += [(VERDICT, verdict.name), *part.properties()]
@@ -172,7 +189,8 @@ class LlmperfSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._end(complete=session.exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR))
+        ended_well = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self._end(complete=ended_well and all(nodeid in self._reports for nodeid in self._parts))
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED and "other" not in self._failure_kinds:
             if "undecided" in self._failure_kinds:
                 session.exitstatus = EXIT_UNDECIDED
@@ -203,12 +221,16 @@ class LlmperfSession:
     def _show(self, terminalreporter: pytest.TerminalReporter, tests: Sequence[TestReport], path: Path) -> None:
         terminalreporter.section("llmperf", "=")
         width = self._config.get_terminal_writer().fullwidth
-        for report in tests:
+        run = [report for report in tests if report.duration_s > 0]
+        for report in run:
             terminalreporter.write(render(report, width, terminalreporter.hasmarkup) + "\n")
+        if len(run) < len(tests):
+            terminalreporter.write_line(f"{len(tests) - len(run)} test(s) not run: the run ended before their turn")
         terminalreporter.write_line(f"report: {path}")
 
     def _finish(self, part: TestPart, duration: float) -> None:
         part.campaign.drop(part.plan)
+        part.judge()  # also where a later fixture failed after run()
         self._reports[part.plan.nodeid] = part.report(duration)
         if part.outcome != "interrupted" and all(plan.nodeid in self._reports for plan in part.campaign.plans):
             part.campaign.close()

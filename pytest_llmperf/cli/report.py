@@ -8,7 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from pytest_llmperf.errors import UsageError
 from pytest_llmperf.reports.jsonfile import json_schema, read_report
 from pytest_llmperf.reports.terminal import failure_message, render
 
@@ -22,7 +21,14 @@ _FAILED = ("INVALID", "CONFOUNDED", "FAIL")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("path", nargs="?", type=Path, metavar="PATH", help="report.json or the folder that holds it")
+    parser.add_argument(
+        "path",
+        nargs="?",
+        type=Path,
+        metavar="PATH",
+        default=Path("llmperf-report"),
+        help="report.json or the folder that holds it (default: llmperf-report)",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON, checked against the schema")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of report.json and nothing else")
     parser.set_defaults(run=_run)
@@ -32,8 +38,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         print(json_schema())
         return 0
-    if arguments.path is None:
-        raise UsageError("give the PATH of a report, or --schema")
     report = read_report(arguments.path)
     if arguments.json:
         print(report.model_dump_json(by_alias=True, indent=1))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ Client = httpx.Client
 
 _CONNECT_SECONDS: Final = 10.0
 _MESSAGE_CHARACTERS: Final = 300
+_MAX_ANSWER: Final = 16 * 1024 * 1024
+_SECRET_HEADERS: Final = ("authorization", "api-key", "x-api-key")
 _KEY_OPTION: Final = "--llmperf-api-key-env NAME"
 
 
@@ -60,13 +64,16 @@ def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
         raise TargetError(str(response.url), f"HTTP {response.status_code}: {server_message(response)}")
     try:
         return response.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TargetError(str(response.url), "the answer is not JSON") from error
 
 
 def server_message(response: httpx.Response) -> str:
-    """What the server says about its refusal, in one line."""
+    """What the server says about its refusal, in one line; it may quote the key that it refuses."""
     text = response.text
+    for name in _SECRET_HEADERS:
+        for secret in {response.request.headers.get(name, ""), *response.request.headers.get(name, "").split()[1:]}:
+            text = text.replace(secret, "***") if secret else text
     try:
         document = json.loads(text)
     except ValueError:
@@ -84,9 +91,11 @@ def server_message(response: httpx.Response) -> str:
 def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
     url = str(request.url)
     try:
-        response = client.send(request)
+        response = _whole(client.send(request, stream=True), client.timeout.read or 30.0)
     except httpx.HTTPError as error:
         raise TargetError(url, _no_answer(request, error)) from error
+    except RecursionError as error:
+        raise TargetError(url, "the answer is nested too deeply") from error
     if response.has_redirect_location or response.is_redirect:
         where = response.headers.get("location", "nowhere")
         raise TargetError(
@@ -97,6 +106,20 @@ def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
         problem = f"HTTP {response.status_code}: {sent} ({server_message(response)})"
         raise TargetError(url, f"{problem}; {_KEY_OPTION} names the environment variable that holds it")
     return response
+
+
+def _whole(response: httpx.Response, seconds: float) -> httpx.Response:
+    """The response with its body, which may take ``seconds`` and 16 MiB in all: httpx bounds single reads only."""
+    deadline = time.monotonic() + seconds
+    body = bytearray()
+    with closing(response):
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > _MAX_ANSWER or time.monotonic() > deadline:
+                limit = f"{seconds:g} s" if len(body) <= _MAX_ANSWER else f"{_MAX_ANSWER >> 20} MiB"
+                raise TargetError(str(response.request.url), f"the answer is not complete within {limit}")
+    headers = [pair for pair in response.headers.multi_items() if pair[0] not in ("content-encoding", "content-length")]
+    return httpx.Response(response.status_code, headers=headers, content=bytes(body), request=response.request)
 
 
 def _no_answer(request: httpx.Request, error: httpx.HTTPError) -> str:

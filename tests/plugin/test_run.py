@@ -298,3 +298,201 @@ def test_api_key_is_sent_and_stored_nowhere(pytester: pytest.Pytester, monkeypat
     for path in pytester.path.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
+
+
+def test_last_failed_plans_only_what_is_left(pytester: pytest.Pytester, server: TruthServer) -> None:
+    """Whatever deselects, and in whatever order the tests stand: a deselected test costs no load."""
+    pytester.makepyfile(
+        test_it=TESTS
+        + """
+def test_good(llmperf):
+    llmperf.run()
+
+@pytest.mark.sla(ttft_p50="1 us")
+def test_bad(llmperf):
+    llmperf.run()
+"""
+    )
+    options = ("--llmperf", "--llmperf-url", server.url)
+    pytester.runpytest_subprocess(*options)
+    again = pytester.runpytest_subprocess(*options, "--lf", "test_it.py")
+    again.stdout.fnmatch_lines(["llmperf: server url (*): a running server, 1 test(s), *"])
+    assert [test["nodeid"] for test in report(pytester)["tests"]] == ["test_it.py::test_bad"]
+
+
+def test_skip_after_the_measurement_does_not_hide_a_missed_limit(
+    pytester: pytest.Pytester, server: TruthServer
+) -> None:
+    result = run(
+        pytester,
+        server,
+        """
+@pytest.mark.sla(ttft_p50="1 us")
+def test_it(llmperf):
+    llmperf.run()
+    pytest.skip("never mind")
+""",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ttft_p50*"])
+
+
+def test_missed_limits_are_told_beside_an_assertion_of_the_tests_own(
+    pytester: pytest.Pytester, server: TruthServer
+) -> None:
+    result = run(
+        pytester,
+        server,
+        """
+@pytest.mark.sla(ttft_p50="1 us")
+def test_it(llmperf):
+    llmperf.run()
+    assert "mine" == "yours"
+""",
+        "--junitxml=junit.xml",
+    )
+    result.stdout.fnmatch_lines(["*mine*", "*Captured llmperf call*", "*FAIL ttft_p50*"])
+    assert '<property name="llmperf_verdict" value="FAIL"' in (pytester.path / "junit.xml").read_text()
+
+
+def test_undecided_test_with_another_failure_is_an_ordinary_failure(
+    pytester: pytest.Pytester, server: TruthServer
+) -> None:
+    """Exit status 10 says that nothing but undecided tests failed."""
+    result = run(
+        pytester,
+        server,
+        """
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("teardown")
+
+@pytest.mark.sla(ttft_p99="5 s", confidence=0.95)
+def test_it(llmperf, broken):
+    llmperf.run()
+""",
+        "--llmperf-undecided=fail",
+    )
+    result.assert_outcomes(failed=1, errors=1)
+    assert result.ret == 1
+
+
+def test_measurement_is_judged_although_a_later_fixture_fails(pytester: pytest.Pytester, server: TruthServer) -> None:
+    run(
+        pytester,
+        server,
+        """
+@pytest.fixture
+def measured(llmperf):
+    return llmperf.run()
+
+@pytest.fixture
+def broken(measured):
+    raise RuntimeError("setup")
+
+@pytest.mark.sla(ttft_p95="5 s")
+def test_it(llmperf, broken):
+    pass
+""",
+    ).assert_outcomes(errors=1)
+    stored = report(pytester)["tests"][0]
+    assert (stored["verdict"], stored["outcome"], len(stored["slas"])) == ("PASS", "error", 1)
+
+
+def test_run_in_a_fixture_counts(pytester: pytest.Pytester, server: TruthServer) -> None:
+    run(
+        pytester,
+        server,
+        """
+@pytest.fixture
+def measured(llmperf):
+    return llmperf.run()
+
+def test_it(llmperf, measured):
+    assert measured.ok == 10
+""",
+    ).assert_outcomes(passed=1)
+
+
+def test_stop_at_the_first_failure_leaves_a_partial_report(pytester: pytest.Pytester, server: TruthServer) -> None:
+    result = run(
+        pytester,
+        server,
+        """
+@pytest.mark.sla(ttft_p50="1 us")
+def test_one(llmperf):
+    llmperf.run()
+
+def test_two(llmperf):
+    llmperf.run()
+""",
+        "-x",
+    )
+    result.stdout.fnmatch_lines(["1 test(s) not run: the run ended before their turn"])
+    content = report(pytester)
+    assert content["partial"] is True
+    assert [test["verdict"] for test in content["tests"]] == ["FAIL", "NOT_RUN"]
+
+
+def test_closer_load_replaces_a_farther_one(pytester: pytest.Pytester, server: TruthServer) -> None:
+    run(
+        pytester,
+        server,
+        """
+@pytest.mark.parametrize("request_rate", ["50 req/s"])
+def test_parameter(llmperf, request_rate):
+    llmperf.run()
+
+@pytest.mark.llmperf(request_rate="50 req/s", arrival="constant")
+class TestClass:
+    def test_class(self, llmperf):
+        llmperf.run()
+
+    @pytest.mark.llmperf(concurrency=3)
+    def test_function(self, llmperf):
+        llmperf.run()
+""",
+    ).assert_outcomes(passed=3)
+    loads = [test["plan"]["load"] for test in report(pytester)["tests"]]
+    assert [(load["concurrency"], load["request_rate"]) for load in loads] == [(None, 50.0), (None, 50.0), (3, None)]
+
+
+def test_ordinary_tests_beside_performance_tests_stay_ordinary(pytester: pytest.Pytester, server: TruthServer) -> None:
+    body = "\ndef test_it(llmperf):\n    llmperf.run()\n\ndef test_plain():\n    pass\n"
+    run(pytester, server, body).assert_outcomes(passed=2)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1, skipped=1)
+
+
+def test_foreign_report_is_not_overwritten(pytester: pytest.Pytester, server: TruthServer) -> None:
+    folder = pytester.mkdir("mine")
+    (folder / "report.json").write_text('{"hello": 1}')
+    (folder / "logs").mkdir()
+    (folder / "logs" / "app.log").write_text("kept")
+    result = run(pytester, server, "\ndef test_it(llmperf):\n    llmperf.run()\n", "--llmperf-report=mine")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: *report.json: no schema*it is not overwritten*"])
+    assert (folder / "report.json").read_text() == '{"hello": 1}'
+    assert (folder / "logs" / "app.log").exists()
+
+
+def test_secrets_of_the_server_configuration_are_stored_nowhere(pytester: pytest.Pytester, server: TruthServer) -> None:
+    pytester.makefile(
+        ".toml",
+        llmperf="default_server = 'x'\n[servers.x]\nengine = 'embedded'\n"
+        "env = { HF_TOKEN = 'hf_supersecret_1' }\nextra_args = ['--api-key', 'sk_supersecret_2']\n",
+    )
+    pytester.makepyfile(TESTS + "\ndef test_it(llmperf):\n    llmperf.run()\n")
+    result = pytester.runpytest_subprocess("--llmperf")
+    assert "supersecret" not in result.stdout.str() + result.stderr.str()
+    for path in (pytester.path / "llmperf-report").rglob("*.json"):
+        assert "supersecret" not in path.read_text()
+
+
+@pytest.mark.parametrize("option", ["--llmperf-url=http://127.0.0.1:1", "--llmperf-dry-run", "--llmperf-replays=2"])
+def test_options_without_llmperf_are_refused(pytester: pytest.Pytester, option: str) -> None:
+    """A job that loses --llmperf must not stay green on skipped tests."""
+    pytester.makepyfile(TESTS + "\ndef test_it(llmperf):\n    llmperf.run()\n")
+    result = pytester.runpytest_subprocess(option)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"ERROR: {option} needs --llmperf beside it*"])
