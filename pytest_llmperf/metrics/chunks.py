@@ -69,7 +69,7 @@ def gaps(records: Sequence[RequestRecord]) -> tuple[NDArray[np.float64], NDArray
     import numpy as np
 
     found, starts = flatten(records).gaps_ns()
-    return found * _NS, np.diff(starts)
+    return np.multiply(found, _NS, dtype=np.float64), np.diff(starts)
 
 
 def gaps_per_token(records: Sequence[RequestRecord]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -138,7 +138,9 @@ def _join(parts: Sequence[Sequence[int]], total: int) -> NDArray[np.int64]:
     at = 0
     for part in parts:
         # An array of int64 is copied as it lies in memory; numpy would look at a tuple twice, fromiter does it once.
-        whole = isinstance(part, array) and part.itemsize == joined.itemsize
-        joined[at : at + len(part)] = np.frombuffer(part, np.int64) if whole else np.fromiter(part, np.int64, len(part))
+        if isinstance(part, array) and part.typecode == "q":
+            joined[at : at + len(part)] = np.frombuffer(part, np.int64)
+        else:
+            joined[at : at + len(part)] = np.fromiter(part, np.int64, len(part))
         at += len(part)
     return joined

@@ -65,9 +65,9 @@ def _peak_and_mean(trial: Trial) -> tuple[float, float]:
     import numpy as np
 
     window = trial.window
-    credits = credit(trial.records)
+    credited = credit(trial.records)
     span = (window.start_ns, window.end_ns)
-    parts, _ = np.histogram(credits.stamps, _PARTS, span, weights=credits.shares)
+    parts, _ = np.histogram(credited.stamps, _PARTS, span, weights=credited.shares)
     mean = tokens_between(trial.records, *span).tokens / window.seconds
     return float(parts.max()) * _PARTS / window.seconds, mean
 

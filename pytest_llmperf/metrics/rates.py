@@ -52,12 +52,12 @@ def spread_tokens(record: RequestRecord) -> list[tuple[int, float]] | None:
 
 def tokens_between(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> TokenCount:
     """Output tokens of all ``records`` with time stamps in [start_ns, end_ns]."""
-    credits = credit([record for record in records if len(record.chunk_ns)])
-    inside = (credits.stamps >= start_ns) & (credits.stamps <= end_ns)
+    credited = credit([record for record in records if len(record.chunk_ns)])
+    inside = (credited.stamps >= start_ns) & (credited.stamps <= end_ns)
     counted, unknown = (
-        int(((spans[:, 1] >= start_ns) & (spans[:, 0] <= end_ns)).sum()) for spans in (credits.spans, credits.unknown)
+        int(((spans[:, 1] >= start_ns) & (spans[:, 0] <= end_ns)).sum()) for spans in (credited.spans, credited.unknown)
     )
-    return TokenCount(float(credits.shares[inside].sum()), counted, unknown)
+    return TokenCount(float(credited.shares[inside].sum()), counted, unknown)
 
 
 def meets(record: RequestRecord, slo: Mapping[str, float]) -> bool | None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -97,7 +98,7 @@ def _means(values: Sequence[float], points: int) -> list[float]:
     low, high = ordered[round(_CLIPPED * (n - 1))], ordered[round((1 - _CLIPPED) * (n - 1))]
     clipped = [min(max(value, low), high) for value in values]
     edges = [round(i * n / points) for i in range(points + 1)]
-    return [sum(clipped[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [sum(clipped[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def _rates(trial: Trial, start_ns: int, end_ns: int, points: int) -> list[float]:
@@ -106,10 +107,10 @@ def _rates(trial: Trial, start_ns: int, end_ns: int, points: int) -> list[float]
 
     if points < FEWEST:
         return []
-    credits = credit(trial.records)
-    if len(credits.unknown):
+    credited = credit(trial.records)
+    if len(credited.unknown):
         return []
-    tokens, _ = np.histogram(credits.stamps, points, (start_ns, end_ns), weights=credits.shares)
+    tokens, _ = np.histogram(credited.stamps, points, (start_ns, end_ns), weights=credited.shares)
     return [float(value) for value in tokens / ((end_ns - start_ns) / 1e9 / points)]
 
 

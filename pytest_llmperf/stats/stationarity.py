@@ -75,7 +75,9 @@ def trend(points: Sequence[float]) -> Shift:
     left = [x - mean - slope * (t - middle) for t, x in enumerate(points)]
     wandering = 2 * sum(s * s for s in accumulate(left)) / n**2
     first, last = mean - slope * middle, mean + slope * middle
-    return Shift(last / first - 1 if first > 0 else 0.0, None, _ratio(slope**2 * spread, wandering), _critical(n, _TREND))
+    return Shift(
+        last / first - 1 if first > 0 else 0.0, None, _ratio(slope**2 * spread, wandering), _critical(n, _TREND)
+    )
 
 
 def _wandering(side: Sequence[float]) -> float:

@@ -24,7 +24,7 @@ class MetricValue:
     excluded: int = 0
     """Successful requests for which the metric is not defined; they are not in ``n``."""
     invalid: str | None = None
-    """Why the trials' value of this metric cannot be trusted, with the remedy; then ``value`` and ``values`` are None."""
+    """Why it cannot be trusted, with the remedy; then ``value`` and ``values`` are None."""
     by_launch: tuple[Sequence[float], ...] = field(default=(), repr=False)
     """``values`` of each launch apart, where there were several and a limit asks for it."""
 
