@@ -120,6 +120,7 @@ LOADS = {
     "Poisson, a quarter of capacity, 400": Load(400, rate=6),
     "Poisson, near capacity (20 slots), 600": Load(600, rate=18, slots=20),
     "Poisson, busy, 600": Load(600, rate=20),
+    "Poisson, twice the capacity, 600": Load(600, rate=40, slots=20),
 }
 CHANGES: dict[str, Callable[[float], float]] = {
     "none": lambda share: 1.0,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pytest_llmperf.catalog import Metric
 from pytest_llmperf.metrics.chunks import gaps, gaps_per_token
-from pytest_llmperf.metrics.request import PER_REQUEST, connect_time, first_chunk_known, known_tokens
-from pytest_llmperf.records import Outcome, Phase, RequestRecord
+from pytest_llmperf.metrics.request import PER_REQUEST, first_chunk_known, known_tokens
+from pytest_llmperf.records import FAILURES, Outcome, Phase, RequestRecord
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
 
@@ -49,13 +49,19 @@ def pool(records: Iterable[RequestRecord], family: str) -> Pool:
         return _pool_gaps(judged, family)
     values: list[float] = []
     excluded: list[RequestRecord] = []
-    for record in judged:
-        found = list(_values(record, family))
-        values += found
-        if not found and not record.failed:
-            excluded.append(record)
-    failed = sum(math.isinf(value) for value in values)
-    return Pool(family, tuple(sorted(values)), len(judged), failed, len(excluded), _why(judged, excluded, family))
+    if family not in _UNSTATED:
+        # Only failing to open a connection is a failure of connect_time, and a later failure does not undo it.
+        connecting = family == "connect_time"
+        failures, formula = _CONNECT_FAILURES if connecting else FAILURES, PER_REQUEST[family]
+        for record in judged:
+            value = math.inf if record.outcome in failures else formula(record)
+            if value is not None:
+                values.append(value)
+            elif not record.failed:
+                excluded.append(record)
+    values.sort()
+    failed = values.count(math.inf)
+    return Pool(family, tuple(values), len(judged), failed, len(excluded), _why(judged, excluded, family))
 
 
 def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
@@ -98,22 +104,6 @@ def _pool_gaps(judged: list[RequestRecord], family: str) -> Pool:
     values.frombytes(np.append(found, np.full(failed, np.inf)).tobytes())
     excluded = [record for record, number in zip(ok, numbers, strict=True) if not number]
     return Pool(family, values, len(judged), failed, len(excluded), _why(judged, excluded, family))
-
-
-def _values(record: RequestRecord, family: str) -> Iterator[float]:
-    if family == "connect_time":
-        # Only requests that opened a connection say anything, and only failing to open one is a failure of
-        # it.
-        if record.outcome in _CONNECT_FAILURES:
-            yield math.inf
-        elif (value := connect_time(record)) is not None:
-            yield value
-    elif family in _UNSTATED:
-        return
-    elif record.failed:
-        yield math.inf
-    elif (value := PER_REQUEST[family](record)) is not None:
-        yield value
 
 
 def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str) -> str | None:

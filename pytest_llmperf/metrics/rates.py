@@ -131,8 +131,9 @@ def _goodput(
     if not slo:
         note = "no limits per request were given (slo=)"
         return {m.name: MetricValue(m, None, 0, note) for m in (rate, share)}
-    in_window = [meets(record, slo) for record in finished]
-    all_measured = [meets(record, slo) for record in judged]
+    everyone = {id(record): record for record in (*finished, *judged)}
+    known = {number: meets(record, slo) for number, record in everyone.items()}
+    in_window, all_measured = ([known[id(record)] for record in some] for some in (finished, judged))
     found: dict[str, MetricValue] = {}
     for which, answers in ((rate, in_window), (share, all_measured)):
         told = [answer for answer in answers if answer is not None]

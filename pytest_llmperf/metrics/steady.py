@@ -1,14 +1,15 @@
 """Was the load in a steady state while it was measured?
 
 Three series over the window, each in at most 64 means: TTFT and TPOT of the ok requests in the order of their start,
-and (closed loop; in open loop the arrivals decide it) the output token rate. One mean spans at least one *generation*,
-that is as much time as a typical request takes: requests that are in flight together share their queue and their
-batch, and in closed loop they start and end as a convoy, so anything finer would take the convoy's own rhythm for a
-change. A window of fewer than 8 generations cannot tell and is not checked.
+and (closed loop; in open loop the arrivals decide it) the output token rate. One mean spans at least one *generation*:
+as many requests as are in flight together. They share their queue and their batch, and in closed loop they start and
+end as a convoy, so anything finer would take the convoy's own rhythm for a change. In open loop only requests that are
+being answered count, or an endless queue would hide itself; its TTFT is held against stricter limits, since a queue
+near capacity remembers more than one generation. A window of fewer than 8 generations cannot tell and is not checked.
 
 Each series is asked for a trend and for a change of level (``stats.stationarity``). It must be shown *and* be at
-least a tenth: a drift of 1 % can be certain and harmless, and half of a 10 % trend is what the mean is off at most
-towards either end. Values are winsorised at the 5th and 95th percentile first, so that one stall is no level.
+least a tenth of the mean: a drift of 1 % can be certain and harmless, and a trend of 10 % puts the mean 5 % off what
+the load has come to. Values are winsorised at the 5th and 95th percentile first, so that one stall is no level.
 
 The check looks only at the part of the window in which the load was fed: after the last send a load of a given number
 of requests drains, and its falling rate is the plan's doing. Where the plan itself changes the load (ramp, trace) there
@@ -21,7 +22,7 @@ run would mix them differently; so it is a flag of its own, shown above the numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -30,7 +31,8 @@ from typing import Final
 from pytest_llmperf.metrics.chunks import credit
 from pytest_llmperf.metrics.request import e2e, tpot, ttft
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
-from pytest_llmperf.stats.stationarity import FEWEST, MOST, Shift, level_change, trend
+from pytest_llmperf.stats.stationarity import FEWEST, MOST, Memory, Shift, level_change, trend
+from pytest_llmperf.units import format_quantity
 
 __all__ = ["MIN_CHANGE", "Steadiness", "steadiness"]
 
@@ -57,7 +59,7 @@ def steadiness(trial: Trial, open_loop: bool) -> Steadiness:
     if not lengths or end_ns <= start_ns:
         return Steadiness(False)
     seconds, typical = (end_ns - start_ns) / 1e9, median(lengths)
-    flying = _in_flight(trial, start_ns, end_ns)
+    flying = _in_flight(trial, start_ns, end_ns, open_loop)
     points = min(MOST, int(len(ok) / max(1.0, flying)))
     # Requests begun in the last generation end while the load drains, or were cut before they could end.
     whole = [r for r in ok if (r.start_ns or 0) <= end_ns - typical * 1e9]
@@ -68,11 +70,15 @@ def steadiness(trial: Trial, open_loop: bool) -> Steadiness:
     if not open_loop:
         series["output rate"] = _rates(trial, start_ns, end_ns, min(MOST, int(seconds / typical)))
     usable = {name: values for name, values in series.items() if len(values) >= FEWEST and min(values) > 0}
-    found = [(name, shift) for name, values in usable.items() for shift in _shifts(values)]
+    found = [
+        (name, shift)
+        for name, values in usable.items()
+        if (shift := _shift(values, "long" if open_loop and name == "TTFT" else "short"))
+    ]
     if not found:
         return Steadiness(bool(usable))
     found.sort(key=lambda item: -abs(item[1].change))
-    said = "; ".join(dict.fromkeys(_say(name, shift) for name, shift in found[:2]))
+    said = "; ".join(_say(name, shift) for name, shift in found[:2])
     return Steadiness(True, f"{said}: {_remedy(found, open_loop)}")
 
 
@@ -80,12 +86,13 @@ def _counts(record: RequestRecord) -> bool:
     return record.phase is Phase.MEASURED and record.outcome is Outcome.OK and record.start_ns is not None
 
 
-def _in_flight(trial: Trial, start_ns: int, end_ns: int) -> float:
-    overlap = sum(
-        max(0, min(r.last_output_ns, end_ns) - max(r.sent_ns, start_ns))
-        for r in trial.records
-        if r.sent_ns is not None and r.last_output_ns is not None
-    )
+def _in_flight(trial: Trial, start_ns: int, end_ns: int, open_loop: bool) -> float:
+    """Requests between send (open loop: first output) and last output, on average."""
+    overlap = 0
+    for record in trial.records:
+        begun, over = record.first_output_ns if open_loop else record.sent_ns, record.last_output_ns
+        if begun is not None and over is not None:
+            overlap += max(0, min(over, end_ns) - max(begun, start_ns))
     return overlap / (end_ns - start_ns)
 
 
@@ -114,17 +121,18 @@ def _rates(trial: Trial, start_ns: int, end_ns: int, points: int) -> list[float]
     return [float(value) for value in tokens / ((end_ns - start_ns) / 1e9 / points)]
 
 
-def _shifts(values: Sequence[float]) -> Iterator[Shift]:
-    for shift in (level_change(values), trend(values)):
-        if shift.shown and abs(shift.change) >= MIN_CHANGE:
-            yield shift
+def _shift(values: Sequence[float], memory: Memory) -> Shift | None:
+    """The change that is shown and large enough to matter; of two the one that describes the series better."""
+    both = (level_change(values, memory), trend(values, memory))
+    shown = [shift for shift in both if shift.shown and abs(shift.change) >= MIN_CHANGE]
+    return min(shown, key=lambda shift: shift.left, default=None)
 
 
 def _say(name: str, shift: Shift) -> str:
-    moved = f"{name} {'rose' if shift.change > 0 else 'fell'} by {100 * abs(shift.change):.0f} %"
-    if shift.at is None:
-        return f"{moved} from beginning to end of the window"
-    return f"{moved} after {100 * shift.at:.0f} % of the window"
+    unit = "tok/s" if name == "output rate" else "s"
+    before, after = (format_quantity(max(0.0, value), unit) for value in (shift.before, shift.after))
+    where = "in the course of" if shift.at is None else f"after {100 * shift.at:.0f} % of"
+    return f"{name} {'rose' if shift.change > 0 else 'fell'} from {before} to {after} {where} the window"
 
 
 def _remedy(found: Sequence[tuple[str, Shift]], open_loop: bool) -> str:
