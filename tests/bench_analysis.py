@@ -68,7 +68,7 @@ def main(sizes: list[int], tuples: bool, tokens: bool) -> None:
         print(f"{size:,} chunks in {len(one.records):,} requests")
         begun = time.perf_counter()
         found = timed("measure, all metrics", lambda one=one: measure([one], SLO))
-        validity = timed("assess, invariants, steady state", lambda one=one: assess(one, facts))
+        validity = timed("assess, invariants, steady state", lambda one=one, facts=facts: assess(one, facts))
         timed("in_flight and counts", lambda one=one: (in_flight(one), counts(one)))
         timed("judge two percentile limits", lambda found=found: judge(SLAS, found, invalid=(), ok=1, failed=0))
         total = time.perf_counter() - begun

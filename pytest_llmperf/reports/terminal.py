@@ -108,6 +108,7 @@ def _facts(test: TestReport) -> Iterator[str]:
         f"{sum(trial.attempted for trial in trials)} requests{runs}: {ok} ok, {failed} failed, {cut} cut"
         f" · window {format_quantity(seconds, 's')}"
         f" · in flight {flying:.1f} mean, {max(trial.in_flight_max for trial in trials)} max"
+        + ("" if all(trial.validity.steady_checked for trial in trials) else " · steady state not checked")
     )
 
 
