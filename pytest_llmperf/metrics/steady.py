@@ -28,7 +28,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from pytest_llmperf.metrics.chunks import credit
+from pytest_llmperf.metrics.chunks import credit, flatten
 from pytest_llmperf.metrics.request import e2e, tpot, ttft
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.stats.stationarity import FEWEST, MOST, Memory, Shift, level_change, trend
@@ -37,6 +37,8 @@ from pytest_llmperf.units import format_quantity
 __all__ = ["MIN_CHANGE", "Steadiness", "steadiness"]
 
 MIN_CHANGE: Final = 0.10
+_TOKENS: Final = "output rate"
+_CHUNKS: Final = "chunk rate"
 _CLIPPED: Final = 0.05
 _EARLY: Final = 0.4
 """A change for the better before this share of the window is a warm-up that was too short."""
@@ -68,8 +70,8 @@ def steadiness(trial: Trial, open_loop: bool) -> Steadiness:
         "TPOT": _means([v for r in whole if (v := tpot(r)) is not None], points),
     }
     if not open_loop:
-        series["output rate"] = _rates(trial, start_ns, end_ns, min(MOST, int(seconds / typical)))
-    usable = {name: values for name, values in series.items() if len(values) >= FEWEST and min(values) > 0}
+        series |= _rates(trial, start_ns, end_ns, min(MOST, int(seconds / typical)))
+    usable = {name: values for name, values in series.items() if len(values) >= FEWEST and sum(values) > 0}
     found = [
         (name, shift)
         for name, values in usable.items()
@@ -108,17 +110,22 @@ def _means(values: Sequence[float], points: int) -> list[float]:
     return [sum(clipped[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
-def _rates(trial: Trial, start_ns: int, end_ns: int, points: int) -> list[float]:
-    """Output tokens per second in ``points`` equal parts; empty where requests have no token count."""
+def _rates(trial: Trial, start_ns: int, end_ns: int, points: int) -> dict[str, list[float]]:
+    """Output tokens per second in ``points`` equal parts; chunks where some requests have no token count.
+
+    Requests that were cut have none unless the server counts as it goes; a change of the rate shows in chunks too.
+    """
     import numpy as np
 
     if points < FEWEST:
-        return []
+        return {}
     credited = credit(trial.records)
+    name, stamps, shares = _TOKENS, credited.stamps, credited.shares
     if len(credited.unknown):
-        return []
-    tokens, _ = np.histogram(credited.stamps, points, (start_ns, end_ns), weights=credited.shares)
-    return [float(value) for value in tokens / ((end_ns - start_ns) / 1e9 / points)]
+        name, stamps = _CHUNKS, flatten(trial.records).stamps
+        shares = np.ones(len(stamps))
+    amounts, _ = np.histogram(stamps, points, (start_ns, end_ns), weights=shares)
+    return {name: [float(amount) for amount in amounts / ((end_ns - start_ns) / 1e9 / points)]}
 
 
 def _shift(values: Sequence[float], memory: Memory) -> Shift | None:
@@ -129,15 +136,20 @@ def _shift(values: Sequence[float], memory: Memory) -> Shift | None:
 
 
 def _say(name: str, shift: Shift) -> str:
-    unit = "tok/s" if name == "output rate" else "s"
-    before, after = (format_quantity(max(0.0, value), unit) for value in (shift.before, shift.after))
+    before, after = (_quantity(name, max(0.0, value)) for value in (shift.before, shift.after))
     where = "in the course of" if shift.at is None else f"after {100 * shift.at:.0f} % of"
     return f"{name} {'rose' if shift.change > 0 else 'fell'} from {before} to {after} {where} the window"
 
 
+def _quantity(name: str, value: float) -> str:
+    if name == _CHUNKS:
+        return f"{value:,.0f} chunks/s"
+    return format_quantity(value, "tok/s" if name == _TOKENS else "s")
+
+
 def _remedy(found: Sequence[tuple[str, Shift]], open_loop: bool) -> str:
     name, shift = found[0]
-    worse = shift.change < 0 if name == "output rate" else shift.change > 0
+    worse = shift.change < 0 if name in (_TOKENS, _CHUNKS) else shift.change > 0
     if not worse and (shift.at is None or shift.at <= _EARLY):
         return "the server was still warming up; use a longer warmup="
     if worse and open_loop and any(which == "TTFT" for which, _ in found):
