@@ -150,6 +150,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
     write_records(report_dir / path, trial.records)
     facts = LoadFacts(
         request_rate=plan.load.request_rate,
+        concurrency=plan.load.concurrency,
         shared_prefix=plan.workload.shared_prefix is not None,
         template_tokens=template_tokens,
         asked=tuple(sla.metric for sla in plan.slas),

@@ -123,7 +123,7 @@ def in_flight(trial: Trial) -> InFlight:
     for record in trial.records:
         if record.sent_ns is None:
             continue
-        over = max(end_ns(record) or record.sent_ns, record.sent_ns)
+        over = max(end_of(record) or record.sent_ns, record.sent_ns)
         low, high = max(record.sent_ns, start), min(over, end)
         if low < high:
             overlap += high - low
@@ -133,6 +133,12 @@ def in_flight(trial: Trial) -> InFlight:
         level += step
         peak, lowest = max(peak, level), min(lowest, level)
     return InFlight(overlap / (end - start) if end > start else 0.0, peak, lowest)
+
+
+def mean_in_flight(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> float:
+    """Requests between send and end, on average over [start_ns, end_ns]."""
+    spans = [(r.sent_ns, end_of(r) or r.sent_ns) for r in records if r.sent_ns is not None]
+    return sum(max(0, min(over, end_ns) - max(sent, start_ns)) for sent, over in spans) / (end_ns - start_ns)
 
 
 def slowest(trials: Sequence[Trial], each: int = 5) -> tuple[RequestRecord, ...]:
@@ -151,7 +157,7 @@ def slowest(trials: Sequence[Trial], each: int = 5) -> tuple[RequestRecord, ...]
     return tuple(sorted(chosen.values(), key=lambda record: e2e(record) or float("inf"), reverse=True))
 
 
-def end_ns(record: RequestRecord) -> int | None:
+def end_of(record: RequestRecord) -> int | None:
     """The last time known of a request."""
     known = (
         record.closed_ns,

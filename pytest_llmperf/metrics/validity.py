@@ -17,9 +17,9 @@ from typing import Final
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
-from pytest_llmperf.metrics.request import e2e, known_tokens, ttft
+from pytest_llmperf.metrics.request import known_tokens, ttft
 from pytest_llmperf.metrics.steady import steadiness
-from pytest_llmperf.metrics.trial import counts
+from pytest_llmperf.metrics.trial import counts, mean_in_flight
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.units import format_quantity
 
@@ -29,8 +29,8 @@ MIN_RATE_SHARE: Final = 0.98
 SLIP_FLOOR_S: Final = 0.020
 SLIP_SHARE: Final = 0.10
 """The 99th percentile of the slip may be 20 ms or a tenth of the median TTFT, whichever is more."""
-LAG_SHARE: Final = 0.10
-"""Closed loop: the 99th percentile of the wake-up lag may be 20 ms or a tenth of the median E2E, whichever is more."""
+MIN_FED: Final = 0.90
+"""Closed loop: share of the asked requests in flight; from 98 % down it is a note."""
 CLIENT_BUSY: Final = 0.9
 """Share of the wall time; above it times queue behind one another in the client instead of in the server."""
 OUTPUT_OFF: Final = 0.005
@@ -49,6 +49,8 @@ class LoadFacts:
 
     request_rate: float | None = None
     """Requests per second in open loop; None in closed loop."""
+    concurrency: int | None = None
+    """Requests in flight in closed loop; None in open loop."""
     shared_prefix: bool = False
     """Whether the workload asks for prompts with a common beginning."""
     template_tokens: float = 0.0
@@ -79,13 +81,15 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     """Judge one trial on its own evidence."""
     measured = [record for record in trial.records if record.phase is Phase.MEASURED]
     ok = [record for record in measured if record.outcome is Outcome.OK]
+    starved, slower = _fed(trial, facts, measured)
     reasons = [
         *_incomplete(trial, measured, ok),
         *_late(trial, facts, measured),
-        *_busy(trial, facts, ok),
+        *starved,
+        *_busy(trial, facts),
         *_broken(trial),
     ]
-    notes = [*_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_reads(trial, facts)]
+    notes = [*slower, *_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_reads(trial, facts)]
     steady = steadiness(trial, facts.request_rate is not None) if facts.stationary and measured else None
     return Validity(
         tuple(reasons), tuple(notes), steady.unsettled if steady else None, steady.checked if steady else False
@@ -196,31 +200,37 @@ def _cut(measured: Sequence[RequestRecord]) -> list[str]:
     return [f"{cut} of {len(measured)} requests were cut at the end: latencies lean towards short requests"]
 
 
-def _busy(trial: Trial, facts: LoadFacts, ok: Sequence[RequestRecord]) -> list[str]:
-    """The client itself as the bottleneck: it sends late, and without kernel stamps it reads late too.
+def _busy(trial: Trial, facts: LoadFacts) -> list[str]:
+    """The client computed nearly all the time."""
+    client = trial.client
+    if client.wall_seconds <= 0 or client.cpu_seconds <= CLIENT_BUSY * client.wall_seconds:
+        return []
+    busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
+    remedy = _REMEDY if facts.concurrency is None else _REMEDY_CLOSED
+    limit = f"at most {100 * CLIENT_BUSY:.0f} %"
+    return [f"client busy: it computed for {busy} of the time ({limit}), so the numbers are the client's own: {remedy}"]
 
-    Open loop is judged by the slip of its sends; with kernel stamps a late wake-up moves nothing else there.
+
+def _fed(trial: Trial, facts: LoadFacts, measured: Sequence[RequestRecord]) -> tuple[list[str], list[str]]:
+    """Closed loop: reasons and notes where fewer requests were in flight than asked for, while there were more to send.
+
+    Between the end of one request and the next send lie the client's wake-up and, where the server closes its
+    connections, the next connect. What they take is missing from the throughput. A load of less than two requests
+    per stream is over before it can be told.
     """
-    client, open_loop = trial.client, facts.request_rate is not None
-    remedy = _REMEDY if open_loop else _REMEDY_CLOSED
-    reasons = []
-    if client.wall_seconds > 0 and client.cpu_seconds > CLIENT_BUSY * client.wall_seconds:
-        busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
-        reasons.append(
-            f"client busy: it computed for {busy} of the time (at most {100 * CLIENT_BUSY:.0f} %), "
-            f"so the numbers are the client's own: {remedy}"
-        )
-    lag = client.wake_lag_p99_ns
-    typical = [value for record in ok if (value := e2e(record)) is not None]
-    if lag is None or open_loop or not typical:
-        return reasons
-    allowed = max(SLIP_FLOOR_S, LAG_SHARE * median(typical))
-    if lag / 1e9 > allowed:
-        reasons.append(
-            f"client lag: 1 % of reads waited {format_quantity(lag / 1e9, 's')} or more for the client "
-            f"(allowed: {format_quantity(allowed, 's')}), and with them the next sends: {remedy}"
-        )
-    return reasons
+    start = trial.window.start_ns
+    end = min(trial.window.end_ns, max((r.sent_ns or 0 for r in measured), default=0))
+    if facts.concurrency is None or not facts.stationary or end <= start or len(measured) < 2 * facts.concurrency:
+        return [], []
+    share = mean_in_flight(trial.records, start, end) / facts.concurrency
+    if share >= MIN_RATE_SHARE:
+        return [], []
+    flying = f"{share * facts.concurrency:.2g} of {facts.concurrency} requests in flight on average"
+    if share >= MIN_FED:
+        return [], [f"{flying}: the client was late with the next send, throughput is too low by as much"]
+    lag = trial.client.wake_lag_p99_ns
+    waited = "" if lag is None else f", 1 % of reads waited {format_quantity(lag / 1e9, 's')} or more for the client"
+    return [f"missed load: {flying} (at least {100 * MIN_FED:.0f} %){waited}: {_REMEDY_CLOSED}"], []
 
 
 def _broken(trial: Trial) -> list[str]:

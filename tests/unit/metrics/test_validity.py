@@ -118,20 +118,37 @@ def test_a_check_on_gaps_says_itself_that_they_are_invalid() -> None:
 
 
 def test_a_busy_client_measures_itself() -> None:  # pitfall 18
-    found = assess(trial([record()], client=client(cpu_seconds=0.95)), CLOSED)
-    assert "it computed for 95 % of the time (at most 90 %)" in found.reasons[0]
+    found = assess(trial([record()], client=client(cpu_seconds=0.95)), LoadFacts(concurrency=1))
     assert "lower concurrency" in found.reasons[0]
+    assert "it computed for 95 % of the time (at most 90 %)" in found.reasons[0]
     assert "lower request_rate" in assess(trial(open_loop(5), client=client(cpu_seconds=0.95)), OPEN).reasons[0]
     assert assess(trial([record()], client=client(cpu_seconds=0.85)), CLOSED).valid
 
 
-def test_a_client_that_wakes_late_holds_back_the_next_sends_of_a_closed_loop() -> None:
-    late = client(wake_lag_p99_ns=30 * MS)
-    found = assess(trial([record()], client=late), CLOSED)  # E2E 120 ms: 20 ms are allowed
-    assert "1 % of reads waited 30.0 ms or more" in found.reasons[0]
-    slow = [record(chunks_ms=(200, 400))]
-    assert assess(trial(slow, client=late), CLOSED).valid
-    assert assess(trial(open_loop(5), client=late), OPEN).valid  # its sends are judged by their slip
+def closed_loop(n: int, idle_ms: float) -> list[RequestRecord]:
+    """One stream of requests of 120 ms, ``idle_ms`` apart."""
+    return [record(i, sent_ms=(120 + idle_ms) * i) for i in range(n)]
+
+
+def test_a_closed_loop_that_was_not_kept_full_is_no_measurement_of_it() -> None:
+    one = LoadFacts(concurrency=1)
+    assert assess(trial(closed_loop(20, 1), end_ms=2420), one).notes == ()  # 99.2 % full
+    noted = assess(trial(closed_loop(20, 6), end_ms=2520), one)
+    assert noted.valid
+    assert "0.95 of 1 requests in flight on average: the client was late with the next send" in noted.notes[0]
+    starved = assess(trial(closed_loop(20, 30), end_ms=3000, client=client(wake_lag_p99_ns=28 * MS)), one)
+    assert "missed load: 0.8 of 1 requests in flight on average (at least 90 %)" in starved.reasons[0]
+    assert "1 % of reads waited 28.0 ms or more for the client" in starved.reasons[0]
+    assert "lower concurrency" in starved.reasons[0]
+
+
+def test_the_drain_after_the_last_send_and_a_load_that_changes_by_plan_are_not_held_against_it() -> None:
+    two = LoadFacts(concurrency=2)
+    pairs = [record(i, sent_ms=120 * (i // 2)) for i in range(19)] + [record(19, sent_ms=1080, chunks_ms=(100, 5000))]
+    assert assess(trial(pairs, end_ms=6080), two).notes == ()
+    ramp = LoadFacts(concurrency=4, stationary=False)
+    assert assess(trial(pairs, end_ms=6080), ramp).valid
+    assert not assess(trial(pairs, end_ms=6080), LoadFacts(concurrency=4)).valid
 
 
 def test_every_reason_names_a_remedy() -> None:
