@@ -2,11 +2,16 @@
 
 Precedence: INVALID > CONFOUNDED > FAIL > INCONCLUSIVE > NO_BASELINE > PASS. "Not measured" is INVALID, never
 PASS; a quantile that lies among failed requests is infinite and misses every ceiling.
+
+A percentile limit with a required confidence is asked of every launch on its own, since requests of one launch share
+more than those of two: it is met (missed) where most launches show that and none shows the opposite. For any number
+of launches that errs no more often than one launch would.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -32,7 +37,8 @@ PRECEDENCE: Final[tuple[VerdictName, ...]] = (
     "PASS",
 )
 ALLOWED_ERROR_RATE: Final = 0.01
-_SHOWN: Final[dict[str, VerdictName]] = {"met": "PASS", "missed": "FAIL", "undecided": "INCONCLUSIVE"}
+Shown = Literal["met", "missed", "undecided"]
+_SHOWN: Final[dict[Shown, VerdictName]] = {"met": "PASS", "missed": "FAIL", "undecided": "INCONCLUSIVE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,10 @@ class Check:
     """Percentile limits: how sure the data are of the statement made, by the exact binomial."""
     required_confidence: float | None = None
     needed_n: int | None = None
+    launches: int | None = None
+    """Required confidence: launches judged, each on its own."""
+    launches_shown: int | None = None
+    """Launches that show what the verdict says; undecided: that show the limit met."""
     written: str | None = None
 
 
@@ -94,6 +104,8 @@ def strongest(verdicts: Sequence[VerdictName]) -> VerdictName:
 
 
 def _sla(sla: Sla, found: MetricValue | None) -> Check:
+    if found is not None and found.invalid is not None:
+        return _check(sla, "INVALID", None, found.n, f"invalid: {found.invalid}")
     if found is None or (found.value is None and not found.values):
         why = (found.note if found else None) or "nothing in this run measures it"
         return _check(sla, "INVALID", None, found.n if found else 0, f"not measured: {why}")
@@ -117,26 +129,37 @@ def _percentile(sla: Sla, found: MetricValue, q: float, values: Sequence[float])
     n = len(values)
     value = quantile(values, q)
     held = value <= sla.limit if sla.ceiling else value >= sla.limit
-    beyond = sum(v > sla.limit for v in values) if sla.ceiling else sum(v < sla.limit for v in values)
+    beyond = _beyond(sla, values)
     allowed = 1 - q if sla.ceiling else q
     text = f"{_show(value, sla)} {_relation(sla, held)} {_limit(sla)}; {beyond} of {n} {_of(sla)} beyond"
     needed: int | None = None
+    launches = found.by_launch or (values,)
+    shown_by: int | None = None
     verdict: VerdictName
     if sla.confidence is None:
         verdict = "PASS" if held else "FAIL"
         sure = (confidence_met if held else confidence_missed)(n, beyond, allowed)
         text += f", confidence {_percent(sure)}"
     else:
-        shown = decide(n, beyond, allowed, sla.confidence)
-        verdict = _SHOWN[shown]
+        votes = [_vote(sla, each, allowed, sla.confidence) for each in launches]
+        shown = _together(votes)
+        verdict, shown_by = _SHOWN[shown], votes.count("missed" if shown == "missed" else "met")
         below = beyond / n <= allowed if shown == "undecided" else shown == "met"
-        sure = (confidence_met if below else confidence_missed)(n, beyond, allowed)
+        agreeing = [each for each, vote in zip(launches, votes, strict=True) if vote == shown and each]
+        sure = min(
+            (confidence_met if below else confidence_missed)(len(each), _beyond(sla, each), allowed)
+            for each in agreeing or (values,)
+        )
         required = _percent(sla.confidence)
         if shown == "undecided":
             needed = needed_n(n, beyond, allowed, sla.confidence)
-            text = f"not decidable with n={n}: {beyond} beyond; {_remedy(needed)} at confidence {required}"
+            text = f"not decidable with n={n}: {beyond} beyond; "
+            if len(launches) > 1:
+                text += f"{shown_by} of {len(launches)} launches show it met, {votes.count('missed')} missed; "
+            text += f"{_remedy(needed, len(launches))} at confidence {required}"
         else:
             text += f", shown {shown} with confidence {_percent(sure)} ({required} required)"
+            text += f" by {shown_by} of {len(launches)} launch{'es' if len(launches) > 1 else ''}"
     if found.excluded:
         text += f"; {found.excluded} requests without a value left out"
     return _check(
@@ -148,7 +171,26 @@ def _percentile(sla: Sla, found: MetricValue, q: float, values: Sequence[float])
         beyond=beyond,
         confidence=sure,
         needed_n=needed,
+        launches=len(launches) if shown_by is not None else None,
+        launches_shown=shown_by,
     )
+
+
+def _beyond(sla: Sla, values: Sequence[float]) -> int:
+    """How many of ascending ``values`` lie on the wrong side of the limit."""
+    return len(values) - bisect_right(values, sla.limit) if sla.ceiling else bisect_left(values, sla.limit)
+
+
+def _vote(sla: Sla, values: Sequence[float], allowed: float, confidence: float) -> Shown:
+    """What one launch shows; one that measured nothing shows nothing."""
+    return decide(len(values), _beyond(sla, values), allowed, confidence) if values else "undecided"
+
+
+def _together(votes: Sequence[Shown]) -> Shown:
+    met, missed = votes.count("met"), votes.count("missed")
+    if 2 * met > len(votes) and not missed:
+        return "met"
+    return "missed" if 2 * missed > len(votes) and not met else "undecided"
 
 
 def _check(
@@ -161,6 +203,8 @@ def _check(
     beyond: int | None = None,
     confidence: float | None = None,
     needed_n: int | None = None,
+    launches: int | None = None,
+    launches_shown: int | None = None,
 ) -> Check:
     entry = metric(sla.metric)
     return Check(
@@ -177,6 +221,8 @@ def _check(
         confidence=confidence,
         required_confidence=sla.confidence,
         needed_n=needed_n,
+        launches=launches,
+        launches_shown=launches_shown,
         written=sla.written,
     )
 
@@ -221,10 +267,10 @@ def _relation(sla: Sla, held: bool) -> str:
     return "reaches" if held else "is below"
 
 
-def _remedy(needed: int | None) -> str:
+def _remedy(needed: int | None, launches: int) -> str:
     if needed is None:
         return "the observed share is the allowed one, no number of requests would decide"
-    return f"about {needed:,} requests would decide"
+    return f"about {needed:,} requests{' per launch' if launches > 1 else ''} would decide"
 
 
 def _of(sla: Sla) -> str:

@@ -42,12 +42,14 @@ class MetricReport(_Stored):
     """One number, with what it rests on."""
 
     value: float | None
-    """In ``unit``; None where it is not measured or has no finite value, then ``note`` says why."""
+    """In ``unit``; None where it is not measured or has no finite value, then ``note`` or ``invalid`` says why."""
     unit: str
     n: int
     """Values behind it: requests for per-request metrics, chunk gaps for icl, tokens for itl, samples for memory."""
     definition: str
     note: str | None = None
+    invalid: str | None = None
+    """Why the value cannot be trusted and is not given, with the remedy."""
 
 
 class WindowReport(_Stored):
@@ -64,6 +66,10 @@ class ValidityReport(_Stored):
     valid: bool
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unsettled: str | None = None
+    """The load was not in a steady state: what changed inside the window, and what to do. No failure by itself."""
+    steady_checked: bool = False
+    """False where the window was too short to tell, or the plan itself changes the load (ramp, trace)."""
 
 
 class ClientReport(_Stored):
@@ -168,6 +174,10 @@ class CheckReport(_Stored):
     required_confidence: float | None = None
     needed_n: int | None = None
     """Not decidable: requests that would decide it at the observed share."""
+    launches: int | None = None
+    """Percentile limits with a required confidence: launches judged, each on its own."""
+    launches_shown: int | None = None
+    """Launches that show what ``verdict`` says (undecided: that show the limit met)."""
     written: str | None = None
     """The limit as the user wrote it."""
     reason: str
@@ -197,7 +207,11 @@ class Result(_Stored):
         if found is None:
             raise KeyError(f"{name!r} is not among the measured metrics: {', '.join(sorted(self.metrics))}")
         if found.value is None:
-            raise ValueError(f"{name} was not measured: {found.note or 'no data'}")
+            raise ValueError(
+                f"{name} is invalid: {found.invalid}"
+                if found.invalid
+                else f"{name} was not measured: {found.note or 'no data'}"
+            )
         return found.value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -125,10 +126,25 @@ def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) ->
     """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
     wanted = dict.fromkeys((*MEASURED, *(sla.metric for sla in plan.slas)))
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
+    found |= _launches_apart(plan, trials, found)
     if ready_s:
         entry = METRICS["time_to_ready"]
         found[entry.name] = MetricValue(entry, sum(ready_s) / len(ready_s), len(ready_s))
     return found
+
+
+def _launches_apart(
+    plan: Plan, trials: Sequence[Trial], found: dict[str, MetricValue]
+) -> Iterator[tuple[str, MetricValue]]:
+    """The values of each launch apart, for the limits that every launch has to show on its own."""
+    launches = dict.fromkeys(trial.launch for trial in trials)
+    strict = dict.fromkeys(sla.metric for sla in plan.slas if sla.confidence is not None)
+    if len(launches) < 2 or not strict:
+        return
+    apart = [measure([trial for trial in trials if trial.launch == launch], None, strict) for launch in launches]
+    for name in strict:
+        if found[name].values is not None:
+            yield name, replace(found[name], by_launch=tuple(one[name].values or () for one in apart))
 
 
 def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
@@ -140,6 +156,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         raise InfraError(f"{report_dir / path} cannot be written: {error.strerror}") from None
     facts = LoadFacts(
         request_rate=plan.load.request_rate,
+        concurrency=plan.load.concurrency,
         shared_prefix=plan.workload.shared_prefix is not None,
         template_tokens=template_tokens,
         asked=tuple(sla.metric for sla in plan.slas),

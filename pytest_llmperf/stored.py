@@ -29,7 +29,7 @@ __all__ = ["check_report", "metric_reports", "public_plan", "trial_report"]
 def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
     """The measured metrics as they are stored, without the values behind percentiles."""
     return {
-        name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note)
+        name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note, invalid=m.invalid)
         for name, m in measured.items()
     }
 
@@ -61,7 +61,13 @@ def trial_report(
         replay=trial.replay,
         complete=trial.complete,
         window=WindowReport(start_ns=trial.window.start_ns, end_ns=trial.window.end_ns, seconds=trial.window.seconds),
-        validity=ValidityReport(valid=validity.valid, reasons=validity.reasons, notes=validity.notes),
+        validity=ValidityReport(
+            valid=validity.valid,
+            reasons=validity.reasons,
+            notes=validity.notes,
+            unsettled=validity.unsettled,
+            steady_checked=validity.steady_checked,
+        ),
         attempted=count.attempted,
         ok=count.ok,
         failed=count.failed,

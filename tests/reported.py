@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from made import failure, record, trial
+from made import client, failure, record, trial
 
 from pytest_llmperf.gate import judge
 from pytest_llmperf.identity import Fact, Identity
@@ -30,8 +30,9 @@ def plan(slas: Sequence[Sla] = (), **load: Any) -> Plan:
 
 
 def closed_loop(n: int = 40) -> list[RequestRecord]:
-    """``n`` requests, four at a time; TTFT rises from 100 ms by 5 ms each."""
-    return [record(i, sent_ms=400 * (i // 4), chunks_ms=(100 + 5 * i, 120 + 5 * i, 140 + 5 * i)) for i in range(n)]
+    """``n`` requests, four at a time; TTFTs from 100 ms in steps of 5 ms, in no order."""
+    firsts = [100 + 5 * (11 * i % n) for i in range(n)]
+    return [record(i, sent_ms=400 * (i // 4), chunks_ms=(t, t + 20, t + 40)) for i, t in enumerate(firsts)]
 
 
 def with_memory(records: Sequence[RequestRecord]) -> Trial:
@@ -85,6 +86,19 @@ def failing() -> TestReport:
     records = closed_loop(36) + [failure(36 + i, sent_ms=3600, detail=lost) for i in range(3)]
     records.append(failure(39, Outcome.HTTP_STATUS, sent_ms=3600, detail="503 " + "overloaded " * 40))
     return report_of(with_memory(records), slas)
+
+
+def mixed_reads() -> TestReport:
+    """A client that could not tell chunks apart, with a limit on the gaps between them and one on something else."""
+    slas = [Sla(metric="icl_p99", limit=9, written="9 s"), Sla(metric="ttft_p50", limit=9, written="9 s")]
+    return report_of(trial(closed_loop(), end_ms=4000, client=client(shared_reads=20)), slas)
+
+
+def unsettled() -> TestReport:
+    """Half way the server takes twice as long."""
+    firsts = [100 if i < 20 else 200 for i in range(40)]
+    records = [record(i, sent_ms=400 * (i // 4), chunks_ms=(t, t + 20, t + 40)) for i, t in enumerate(firsts)]
+    return report_of(trial(records, end_ms=4000), [Sla(metric="ttft_p50", limit=9, written="9 s")])
 
 
 def run_report(*tests: TestReport, partial: bool = False) -> RunReport:

@@ -56,7 +56,7 @@ ONLY_IN: dict[str, set[str]] = {
     "psutil": {"server", "telemetry"},
     "rich": {"reports", "cli"},
     "xllamacpp": {"engines/embedded_server"},
-    "numpy": set(),
+    "numpy": {"metrics", "stats"},
 }
 """Third-party library → rooms or modules that may import it."""
 

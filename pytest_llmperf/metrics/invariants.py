@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pytest_llmperf.metrics.request import icl_gaps
+from pytest_llmperf.metrics.chunks import credit, flatten
+from pytest_llmperf.metrics.rates import tokens_between
+from pytest_llmperf.metrics.trial import counts, in_flight
 from pytest_llmperf.records import FAILURES, Outcome, RequestRecord, Trial
 
 __all__ = ["check_invariants"]
@@ -20,6 +22,7 @@ CLOCK_TOLERANCE_NS: Final = 2_000_000
 They may disagree by a little.
 """
 _SHOWN: Final = 3
+_PARTS: Final = 16
 
 
 def check_invariants(trial: Trial) -> tuple[str, ...]:
@@ -30,32 +33,79 @@ def check_invariants(trial: Trial) -> tuple[str, ...]:
         broken.append("two records have the same index")
     if trial.window.end_ns < trial.window.start_ns:
         broken.append("the window ends before it starts")
-    found = [f"request {record.index}: {problem}" for record in trial.records for problem in _record(record)]
+    broken += _sums(trial)
+    chunks = _chunks(trial)
+    found = [
+        f"request {record.index}: {problem}"
+        for record, problems in zip(trial.records, chunks, strict=True)
+        for problem in (*problems, *_record(record))
+    ]
     if len(found) > _SHOWN:
         found = [*found[:_SHOWN], f"and {len(found) - _SHOWN} more"]
     return (*broken, *found)
+
+
+def _sums(trial: Trial) -> Iterator[str]:
+    """What holds of the trial as a whole, each side of it computed on a way of its own."""
+    count, flying, window = counts(trial), in_flight(trial), trial.window
+    if count.attempted != count.ok + count.failed + count.cut:
+        yield f"attempted {count.attempted} != ok {count.ok} + failed {count.failed} + cut {count.cut}"
+    if flying.lowest < 0:
+        yield f"{flying.lowest} requests in flight"
+    if flying.mean > flying.maximum * (1 + 1e-9):
+        yield f"{flying.mean:g} requests in flight on average, {flying.maximum} at most"
+    if window.end_ns > window.start_ns:
+        peak, mean = _peak_and_mean(trial)
+        if peak < mean * (1 - 1e-9):
+            yield f"the peak output rate of {peak:g} tok/s is below the mean of {mean:g} tok/s"
+
+
+def _peak_and_mean(trial: Trial) -> tuple[float, float]:
+    """The highest output rate among equal parts of the window, and the throughput that is reported."""
+    import numpy as np
+
+    window = trial.window
+    credited = credit(trial.records)
+    span = (window.start_ns, window.end_ns)
+    parts, _ = np.histogram(credited.stamps, _PARTS, span, weights=credited.shares)
+    mean = tokens_between(trial.records, *span).tokens / window.seconds
+    return float(parts.max()) * _PARTS / window.seconds, mean
+
+
+def _chunks(trial: Trial) -> list[list[str]]:
+    """Problems of each record's chunk times, asked of the gaps that ICL is made of."""
+    import numpy as np
+
+    problems: list[list[str]] = [[] for _ in trial.records]
+    flat = flatten(trial.records)
+    gaps, starts = flat.gaps_ns()
+    for number in np.unique(np.searchsorted(starts, np.flatnonzero(gaps < 0), side="right") - 1):
+        problems[number].append("chunk times run backwards")
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(gaps)])
+    sizes = np.diff(flat.starts)
+    some = np.flatnonzero(sizes > 0)
+    first, last = flat.stamps[flat.starts[some]], flat.stamps[flat.starts[some + 1] - 1]
+    added = sums[starts[some + 1]] - sums[starts[some]]
+    off = (added != last - first) | (np.diff(starts)[some] != sizes[some] - 1)
+    for number in some[off]:
+        problems[number].append("the gaps between chunks do not add up to last - first")
+    return problems
 
 
 def _record(record: RequestRecord) -> Iterator[str]:
     stamps = record.chunk_ns
     if record.outcome not in FAILURES and record.outcome not in (Outcome.OK, Outcome.CUT):
         yield f"outcome {record.outcome!r} is none of ok, failed and cut"
-    if any(later < earlier for earlier, later in pairwise(stamps)):
-        yield "chunk times run backwards"
-    if stamps and (stamps[0] != record.first_output_ns or stamps[-1] != record.last_output_ns):
+    if len(stamps) and (stamps[0] != record.first_output_ns or stamps[-1] != record.last_output_ns):
         yield "the first or last chunk is not the first or last output"
-    if not stamps and (record.first_output_ns is not None or record.last_output_ns is not None):
+    if not len(stamps) and (record.first_output_ns is not None or record.last_output_ns is not None):
         yield "output without a chunk"
-    if stamps:
-        gaps = icl_gaps(record)
-        if len(gaps) != len(stamps) - 1 or abs(sum(gaps) - (stamps[-1] - stamps[0]) / 1e9) > 1e-6:
-            yield "the gaps between chunks do not add up to last - first"
     if record.chunk_tokens is not None and len(record.chunk_tokens) != len(stamps):
         yield f"{len(record.chunk_tokens)} token counts for {len(stamps)} chunks"
     if record.chunk_tokens is not None and min(record.chunk_tokens, default=0) < 0:
         yield "a chunk of a negative number of tokens"
     if record.outcome is Outcome.OK:
-        if not stamps:
+        if not len(stamps):
             yield "ok without output"
         if record.sent_ns is None:
             yield "ok without a send"

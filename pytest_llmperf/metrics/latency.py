@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pytest_llmperf.catalog import Metric
-from pytest_llmperf.metrics.request import (
-    PER_REQUEST,
-    connect_time,
-    first_chunk_known,
-    icl_gaps,
-    itl_gaps,
-    known_tokens,
-)
-from pytest_llmperf.records import Outcome, Phase, RequestRecord
+from pytest_llmperf.metrics.chunks import gaps, gaps_per_token
+from pytest_llmperf.metrics.request import PER_REQUEST, first_chunk_known, known_tokens
+from pytest_llmperf.records import FAILURES, Outcome, Phase, RequestRecord
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
 
@@ -31,7 +26,7 @@ class Pool:
     """One family's values over the measured requests that we did not cut."""
 
     family: str
-    values: tuple[float, ...]
+    values: Sequence[float]
     """Ascending; a failed request is one +inf, so that it is never faster than a finished one."""
     requests: int
     """Requests looked at: ok + failed."""
@@ -43,22 +38,30 @@ class Pool:
     """What excluded them, and what was assumed."""
 
     @property
-    def finite(self) -> tuple[float, ...]:
+    def finite(self) -> Sequence[float]:
         return self.values[: len(self.values) - self.failed]
 
 
 def pool(records: Iterable[RequestRecord], family: str) -> Pool:
     """Pool ``family`` over ``records``; warm-up and cut requests take no part."""
     judged = [r for r in records if r.phase is Phase.MEASURED and r.outcome is not Outcome.CUT]
+    if family in ("icl", "itl"):
+        return _pool_gaps(judged, family)
     values: list[float] = []
     excluded: list[RequestRecord] = []
-    for record in judged:
-        found = list(_values(record, family))
-        values += found
-        if not found and not record.failed:
-            excluded.append(record)
-    failed = sum(math.isinf(value) for value in values)
-    return Pool(family, tuple(sorted(values)), len(judged), failed, len(excluded), _why(judged, excluded, family))
+    if family not in _UNSTATED:
+        # Only failing to open a connection is a failure of connect_time, and a later failure does not undo it.
+        connecting = family == "connect_time"
+        failures, formula = _CONNECT_FAILURES if connecting else FAILURES, PER_REQUEST[family]
+        for record in judged:
+            value = math.inf if record.outcome in failures else formula(record)
+            if value is not None:
+                values.append(value)
+            elif not record.failed:
+                excluded.append(record)
+    values.sort()
+    failed = values.count(math.inf)
+    return Pool(family, tuple(values), len(judged), failed, len(excluded), _why(judged, excluded, family))
 
 
 def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
@@ -89,24 +92,18 @@ def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
     return MetricValue(metric, value, len(pooled.values), why, pooled.values, pooled.excluded)
 
 
-def _values(record: RequestRecord, family: str) -> Iterator[float]:
-    if family == "connect_time":
-        # Only requests that opened a connection say anything, and only failing to open one is a failure of
-        # it.
-        if record.outcome in _CONNECT_FAILURES:
-            yield math.inf
-        elif (value := connect_time(record)) is not None:
-            yield value
-    elif family in _UNSTATED:
-        return
-    elif record.failed:
-        yield math.inf  # for icl and itl: the chunk that never came
-    elif family == "icl":
-        yield from icl_gaps(record)
-    elif family == "itl":
-        yield from itl_gaps(record) or ()
-    elif (value := PER_REQUEST[family](record)) is not None:
-        yield value
+def _pool_gaps(judged: list[RequestRecord], family: str) -> Pool:
+    """As ``pool``, for the families with many values per request; of a failed one, the chunk that never came."""
+    import numpy as np
+
+    ok = [record for record in judged if not record.failed]
+    found, numbers = gaps(ok) if family == "icl" else gaps_per_token(ok)
+    found.sort()
+    failed = len(judged) - len(ok)
+    values = array("d")
+    values.frombytes(np.append(found, np.full(failed, np.inf)).tobytes())
+    excluded = [record for record, number in zip(ok, numbers, strict=True) if not number]
+    return Pool(family, values, len(judged), failed, len(excluded), _why(judged, excluded, family))
 
 
 def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str) -> str | None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.catalog import metric
-from pytest_llmperf.metrics.request import PER_REQUEST, icl_gaps, itl_gaps, known_tokens
+from pytest_llmperf.metrics.chunks import credit
+from pytest_llmperf.metrics.request import PER_REQUEST, itl_gaps, known_tokens, longest_gap
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.stats.value import MetricValue
 
@@ -51,18 +52,12 @@ def spread_tokens(record: RequestRecord) -> list[tuple[int, float]] | None:
 
 def tokens_between(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> TokenCount:
     """Output tokens of all ``records`` with time stamps in [start_ns, end_ns]."""
-    total, counted, unknown = 0.0, 0, 0
-    for record in records:
-        stamps = record.chunk_ns
-        if not stamps or stamps[-1] < start_ns or stamps[0] > end_ns:
-            continue
-        spread = spread_tokens(record)
-        if spread is None:
-            unknown += 1
-            continue
-        counted += 1
-        total += sum(share for stamp, share in spread if start_ns <= stamp <= end_ns)
-    return TokenCount(total, counted, unknown)
+    credited = credit([record for record in records if len(record.chunk_ns)])
+    inside = (credited.stamps >= start_ns) & (credited.stamps <= end_ns)
+    counted, unknown = (
+        int(((spans[:, 1] >= start_ns) & (spans[:, 0] <= end_ns)).sum()) for spans in (credited.spans, credited.unknown)
+    )
+    return TokenCount(float(credited.shares[inside].sum()), counted, unknown)
 
 
 def meets(record: RequestRecord, slo: Mapping[str, float]) -> bool | None:
@@ -77,7 +72,7 @@ def meets(record: RequestRecord, slo: Mapping[str, float]) -> bool | None:
     for family, limit in slo.items():
         value: float | None
         if family == "icl":
-            value = max(icl_gaps(record), default=None)
+            value = longest_gap(record)
         elif family == "itl":
             gaps = itl_gaps(record)
             untold |= gaps is None
@@ -136,8 +131,9 @@ def _goodput(
     if not slo:
         note = "no limits per request were given (slo=)"
         return {m.name: MetricValue(m, None, 0, note) for m in (rate, share)}
-    in_window = [meets(record, slo) for record in finished]
-    all_measured = [meets(record, slo) for record in judged]
+    everyone = {id(record): record for record in (*finished, *judged)}
+    known = {number: meets(record, slo) for number, record in everyone.items()}
+    in_window, all_measured = ([known[id(record)] for record in some] for some in (finished, judged))
     found: dict[str, MetricValue] = {}
     for which, answers in ((rate, in_window), (share, all_measured)):
         told = [answer for answer in answers if answer is not None]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import sub
 from typing import Final
 
 from pytest_llmperf.records import RequestRecord
@@ -16,6 +17,7 @@ __all__ = [
     "icl_gaps",
     "itl_gaps",
     "known_tokens",
+    "longest_gap",
     "tpot",
     "ttfb",
     "ttfot",
@@ -77,6 +79,13 @@ def icl_gaps(record: RequestRecord) -> list[float]:
     """
     stamps = record.chunk_ns
     return [(later - earlier) * _NS for earlier, later in pairwise(stamps)]
+
+
+def longest_gap(record: RequestRecord) -> float | None:
+    """The largest of ``icl_gaps``; None for fewer than two chunks."""
+    stamps = record.chunk_ns
+    longest = max(map(sub, islice(stamps, 1, None), stamps), default=None)
+    return None if longest is None else longest * _NS
 
 
 def itl_gaps(record: RequestRecord) -> list[float] | None:

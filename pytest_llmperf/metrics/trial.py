@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pytest_llmperf.catalog import FAMILIES, METRICS, metric
 from pytest_llmperf.metrics.latency import Pool, latency_value, pool
 from pytest_llmperf.metrics.rates import rate_values
+from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import e2e, tpot, ttft
 from pytest_llmperf.metrics.resources import resource_values
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
@@ -52,6 +53,8 @@ class InFlight:
     mean: float
     """Weighted by time."""
     maximum: int
+    lowest: int = 0
+    """Below zero only if a request ended before it began, which is a fault of ours."""
 
 
 def measure(
@@ -61,7 +64,7 @@ def measure(
 
     Latencies are pooled request by request, rates are sums over the windows / their seconds, memory is the
     largest. A metric without a source here has value None and a note. Raises KeyError for a name that is no
-    metric.
+    metric. What rests on gaps between chunks is invalid where the client could not tell chunks apart.
     """
     records = [record for trial in trials for record in trial.records]
     pools: dict[str, Pool] = {}
@@ -76,7 +79,22 @@ def measure(
             found[name] = latency_value(entry, pools[family])
         else:
             found[name] = scalars.get(name) or MetricValue(entry, None, 0, "nothing in this run measures it")
-    return found
+    fault = gap_fault(trial.client for trial in trials)
+    if fault is None:
+        return found
+    on_gaps = not GAP_FAMILIES.isdisjoint(slo or ())
+    return {name: _invalid(value, fault) if _rests_on_gaps(name, on_gaps) else value for name, value in found.items()}
+
+
+def _rests_on_gaps(name: str, limits_on_gaps: bool) -> bool:
+    return metric(name).family.name in GAP_FAMILIES or (limits_on_gaps and name in ("goodput", "goodput_share"))
+
+
+def _invalid(value: MetricValue, fault: str) -> MetricValue:
+    """Without the number: one that looks fine would be believed. What was not measured anyway stays that."""
+    if value.value is None and not value.values:
+        return value
+    return replace(value, value=None, values=None, invalid=fault)
 
 
 def counts(trial: Trial) -> Counts:
@@ -105,16 +123,22 @@ def in_flight(trial: Trial) -> InFlight:
     for record in trial.records:
         if record.sent_ns is None:
             continue
-        over = max(end_ns(record) or record.sent_ns, record.sent_ns)
+        over = max(end_of(record) or record.sent_ns, record.sent_ns)
         low, high = max(record.sent_ns, start), min(over, end)
-        if low <= high:
+        if low < high:
             overlap += high - low
             events += [(low, 1), (high, -1)]
-    level = peak = 0
+    level = peak = lowest = 0
     for _, step in sorted(events):  # at the same time the end (-1) sorts before the next start
         level += step
-        peak = max(peak, level)
-    return InFlight(overlap / (end - start) if end > start else 0.0, peak)
+        peak, lowest = max(peak, level), min(lowest, level)
+    return InFlight(overlap / (end - start) if end > start else 0.0, peak, lowest)
+
+
+def mean_in_flight(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> float:
+    """Requests between send and end, on average over [start_ns, end_ns]."""
+    spans = [(r.sent_ns, end_of(r) or r.sent_ns) for r in records if r.sent_ns is not None]
+    return sum(max(0, min(over, end_ns) - max(sent, start_ns)) for sent, over in spans) / (end_ns - start_ns)
 
 
 def slowest(trials: Sequence[Trial], each: int = 5) -> tuple[RequestRecord, ...]:
@@ -133,7 +157,7 @@ def slowest(trials: Sequence[Trial], each: int = 5) -> tuple[RequestRecord, ...]
     return tuple(sorted(chosen.values(), key=lambda record: e2e(record) or float("inf"), reverse=True))
 
 
-def end_ns(record: RequestRecord) -> int | None:
+def end_of(record: RequestRecord) -> int | None:
     """The last time known of a request."""
     known = (
         record.closed_ns,

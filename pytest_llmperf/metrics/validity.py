@@ -1,7 +1,10 @@
 """Whether a trial can be trusted: reasons that make it INVALID, and notes that only qualify it.
 
-A false INVALID costs its user a day, so a reason needs a deviation that changes the numbers for certain;
-whatever may be as intended (lengths that stop early, cached system prompts) is a note.
+A false INVALID costs its user a day, so a reason needs a deviation that changes the numbers for certain, and it
+names the remedy; whatever may be as intended (lengths that stop early, cached system prompts) is a note. Two findings
+are neither: gaps between chunks that the client could not tell apart make ICL and ITL alone invalid
+(``metrics.reads``, applied by ``metrics.trial.measure``), and a load that was not in a steady state is unsettled
+(``metrics.steady``).
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.invariants import check_invariants
+from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import known_tokens, ttft
-from pytest_llmperf.metrics.trial import counts
+from pytest_llmperf.metrics.steady import steadiness
+from pytest_llmperf.metrics.trial import counts, mean_in_flight
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.units import format_quantity
 
@@ -23,14 +29,17 @@ MIN_RATE_SHARE: Final = 0.98
 SLIP_FLOOR_S: Final = 0.020
 SLIP_SHARE: Final = 0.10
 """The 99th percentile of the slip may be 20 ms or a tenth of the median TTFT, whichever is more."""
+MIN_FED: Final = 0.90
+"""Closed loop: share of the asked requests in flight; from 98 % down it is a note."""
 CLIENT_BUSY: Final = 0.9
-SHARED_READS: Final = 0.001
+"""Share of the wall time; above it times queue behind one another in the client instead of in the server."""
 OUTPUT_OFF: Final = 0.005
 PROMPT_OFF: Final = 0.20
 CACHED: Final = 0.01
 CUT: Final = 0.05
 
 _REMEDY: Final = "give the client a CPU core of its own, or lower request_rate"
+_REMEDY_CLOSED: Final = "give the client a CPU core of its own, or lower concurrency"
 _TOKEN_FAMILIES: Final = ("tpot", "itl", "output_throughput", "total_throughput", "cpu_seconds_per_mtok")
 
 
@@ -40,12 +49,16 @@ class LoadFacts:
 
     request_rate: float | None = None
     """Requests per second in open loop; None in closed loop."""
+    concurrency: int | None = None
+    """Requests in flight in closed loop; None in open loop."""
     shared_prefix: bool = False
     """Whether the workload asks for prompts with a common beginning."""
     template_tokens: float = 0.0
     """Prompt tokens that every request has in common whatever its text: start of text, chat template."""
     asked: Collection[str] = field(default_factory=tuple)
     """Metrics that limits were set on."""
+    stationary: bool = True
+    """False where the plan itself changes the load inside the window (ramp, trace): no steady state to check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,10 @@ class Validity:
 
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unsettled: str | None = None
+    """What changed inside the window and what to do; the numbers are real, but of no single state."""
+    steady_checked: bool = False
+    """Whether the window was long enough, and its load even enough, to ask."""
 
     @property
     def valid(self) -> bool:
@@ -64,24 +81,40 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     """Judge one trial on its own evidence."""
     measured = [record for record in trial.records if record.phase is Phase.MEASURED]
     ok = [record for record in measured if record.outcome is Outcome.OK]
-    reasons = [*_incomplete(trial, measured, ok), *_late(trial, facts, measured), *check_invariants(trial)]
-    notes = [*_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_client(trial)]
-    return Validity(tuple(reasons), tuple(notes))
+    starved, slower = _fed(trial, facts, measured)
+    reasons = [
+        *_incomplete(trial, measured, ok),
+        *_late(trial, facts, measured),
+        *starved,
+        *_busy(trial, facts),
+        *_broken(trial),
+    ]
+    notes = [*slower, *_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_reads(trial, facts)]
+    steady = steadiness(trial, facts.request_rate is not None) if facts.stationary and measured else None
+    return Validity(
+        tuple(reasons), tuple(notes), steady.unsettled if steady else None, steady.checked if steady else False
+    )
 
 
 def _incomplete(trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[RequestRecord]) -> list[str]:
     reasons = []
     if not trial.complete:
-        reasons.append("the run was interrupted before its load was complete")
+        reasons.append("the run was interrupted before its load was complete: run it again")
     elif len(measured) < trial.planned:
-        reasons.append(f"only {len(measured)} of {trial.planned} planned requests were sent")
+        reasons.append(
+            f"only {len(measured)} of {trial.planned} planned requests were sent: "
+            "see the warnings of the trial, then run it again"
+        )
     if not measured:
-        reasons.append("no request was measured")
+        reasons.append("no request was measured: raise requests or duration")
     elif not ok:
         classes = ", ".join(f"{n} {name}" for name, n in counts(trial).failures.items()) or "all were cut"
-        reasons.append(f"none of {len(measured)} measured requests finished well: {classes}")
+        reasons.append(
+            f"none of {len(measured)} measured requests finished well: {classes}; "
+            "see the failed requests and the log of the server"
+        )
     if measured and trial.window.seconds <= 0:
-        reasons.append("the measuring window has no length")
+        reasons.append("the measuring window has no length: raise requests or duration")
     return reasons
 
 
@@ -167,17 +200,50 @@ def _cut(measured: Sequence[RequestRecord]) -> list[str]:
     return [f"{cut} of {len(measured)} requests were cut at the end: latencies lean towards short requests"]
 
 
-def _client(trial: Trial) -> list[str]:
+def _busy(trial: Trial, facts: LoadFacts) -> list[str]:
+    """The client computed nearly all the time."""
     client = trial.client
+    if client.wall_seconds <= 0 or client.cpu_seconds <= CLIENT_BUSY * client.wall_seconds:
+        return []
+    busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
+    remedy = _REMEDY if facts.concurrency is None else _REMEDY_CLOSED
+    limit = f"at most {100 * CLIENT_BUSY:.0f} %"
+    return [f"client busy: it computed for {busy} of the time ({limit}), so the numbers are the client's own: {remedy}"]
+
+
+def _fed(trial: Trial, facts: LoadFacts, measured: Sequence[RequestRecord]) -> tuple[list[str], list[str]]:
+    """Closed loop: reasons and notes where fewer requests were in flight than asked for, while there were more to send.
+
+    Between the end of one request and the next send lie the client's wake-up and, where the server closes its
+    connections, the next connect. What they take is missing from the throughput. A load of less than two requests
+    per stream is over before it can be told.
+    """
+    start = trial.window.start_ns
+    end = min(trial.window.end_ns, max((r.sent_ns or 0 for r in measured), default=0))
+    if facts.concurrency is None or not facts.stationary or end <= start or len(measured) < 2 * facts.concurrency:
+        return [], []
+    share = mean_in_flight(trial.records, start, end) / facts.concurrency
+    if share >= MIN_RATE_SHARE:
+        return [], []
+    flying = f"{share * facts.concurrency:.2g} of {facts.concurrency} requests in flight on average"
+    if share >= MIN_FED:
+        return [], [f"{flying}: the client was late with the next send, throughput is too low by as much"]
+    lag = trial.client.wake_lag_p99_ns
+    waited = "" if lag is None else f", 1 % of reads waited {format_quantity(lag / 1e9, 's')} or more for the client"
+    return [f"missed load: {flying} (at least {100 * MIN_FED:.0f} %){waited}: {_REMEDY_CLOSED}"], []
+
+
+def _broken(trial: Trial) -> list[str]:
+    fault = "a fault of pytest-llmperf, please report it with the records of this trial"
+    return [f"{problem} ({fault})" for problem in check_invariants(trial)]
+
+
+def _reads(trial: Trial, facts: LoadFacts) -> list[str]:
     notes = []
-    if client.stamps == "user":
+    if trial.client.stamps == "user":
         notes.append("no kernel receive stamps: times were taken when the client got round to reading")
-    elif client.unstamped_reads > SHARED_READS * client.reads:
-        notes.append(f"{client.unstamped_reads} of {client.reads} reads came without a kernel receive stamp")
-    if client.shared_reads > SHARED_READS * client.output_chunks:
-        share = f"{100 * client.shared_reads / client.output_chunks:.1f} %" if client.output_chunks else "some"
-        notes.append(f"{share} of the chunks came in one read with an earlier one: their ICL and ITL are too small")
-    if client.wall_seconds > 0 and client.cpu_seconds > CLIENT_BUSY * client.wall_seconds:
-        busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
-        notes.append(f"the client was busy for {busy} of the time: it may be what limits the throughput")
+    fault = gap_fault([trial.client])
+    # Where a limit was set on them, its check says so.
+    if fault is not None and not any(metric(name).family.name in GAP_FAMILIES for name in facts.asked):
+        notes.append(f"ICL and ITL are INVALID: {fault}")
     return notes

@@ -65,6 +65,8 @@ def render(test: TestReport, width: int, color: bool) -> str:
         )
         for line in _facts(test):
             _paragraph(console, line, width)
+        for warning in _warnings(test):
+            _paragraph(console, f"! {warning}", width, "bold magenta")
         if test.metrics:
             console.print(Padding(_latencies(test.metrics), (0, 0, 0, 2)))
             _paragraph(console, _scalars(test.metrics), width)
@@ -85,6 +87,8 @@ def failure_message(test: TestReport, report: str | None = None, width: int = 10
         lines += _wrap(f"{check.verdict} {_check_line(check)}", width, "  ", "      ")
     lines += _slowest(test, failed)
     lines += _failures(test, width)
+    for warning in _warnings(test):
+        lines += _wrap(warning, width, "", "  ")
     for note in _notes(test):
         lines += _wrap(f"note: {note}", width, "", "  ")
     files = [trial.records for trial in test.trials if trial.records]
@@ -111,6 +115,7 @@ def _facts(test: TestReport) -> Iterator[str]:
         f"{sum(trial.attempted for trial in trials)} requests{runs}: {ok} ok, {failed} failed, {cut} cut"
         f" · window {format_quantity(seconds, 's')}"
         f" · in flight {flying:.1f} mean, {max(trial.in_flight_max for trial in trials)} max"
+        + ("" if all(trial.validity.steady_checked for trial in trials) else " · steady state not checked")
     )
 
 
@@ -122,14 +127,20 @@ def _latencies(metrics: dict[str, MetricReport]) -> Table:
     for family in _SHOWN_FAMILIES:
         found = [metrics.get(f"{family}_{statistic}") for statistic in _STATISTICS]
         known = [entry for entry in found if entry is not None]
-        if not known or (family in _OPTIONAL_FAMILIES and all(entry.value is None for entry in known)):
+        absent = all(entry.value is None and entry.invalid is None for entry in known)
+        if not known or (family in _OPTIONAL_FAMILIES and absent):
             continue
-        # A percentile without a finite value, but with values, lies among the failed requests.
-        cells = [
-            "n/a" if e is None else "∞" if e.value is None and e.n else format_quantity(e.value, e.unit) for e in found
-        ]
-        table.add_row(family.upper(), *cells, f"{max(entry.n for entry in known):,}")
+        table.add_row(family.upper(), *map(_cell, found), f"{max(entry.n for entry in known):,}")
     return table
+
+
+def _cell(entry: MetricReport | None) -> str:
+    if entry is None:
+        return "n/a"
+    if entry.invalid is not None:
+        return "invalid"
+    # A percentile without a finite value, but with values, lies among the failed requests.
+    return "∞" if entry.value is None and entry.n else format_quantity(entry.value, entry.unit)
 
 
 def _scalars(metrics: dict[str, MetricReport]) -> str:
@@ -137,6 +148,8 @@ def _scalars(metrics: dict[str, MetricReport]) -> str:
     share = metrics.get("goodput_share")
     for name, label in _SCALARS:
         entry = metrics.get(name)
+        if entry is not None and entry.invalid is not None:
+            parts.append(f"{label} invalid")
         if entry is None or entry.value is None:
             continue
         parts.append(f"{label} {format_quantity(entry.value, entry.unit)}")
@@ -168,9 +181,24 @@ def _check_line(check: CheckReport) -> str:
     if check.confidence is not None:
         required = f", {100 * check.required_confidence:g} % required" if check.required_confidence else ""
         rest.append(f"confidence {_percent(check.confidence)}{required}")
+    if check.launches is not None:
+        rest.append(f"{check.launches_shown} of {check.launches} launch{'es' if check.launches > 1 else ''}")
     if check.value is None:
         rest.append("it lies among the failed requests")
     return f"{check.metric} {value} {sign} {limit}  ({', '.join(rest)})"
+
+
+def _warnings(test: TestReport) -> list[str]:
+    """What must be read before the numbers are: trials that are INVALID or in no steady state."""
+    found, many = [], len(test.trials)
+    invalid = sum(not trial.validity.valid for trial in test.trials)
+    if invalid:
+        which = f"{invalid} of {many} trials are" if many > 1 else "the trial is"
+        found.append(f"do not use these numbers: {which} INVALID, for the reasons given")
+    unsettled = [trial for trial in test.trials if trial.validity.unsettled is not None]
+    reasons = dict.fromkeys(str(trial.validity.unsettled) for trial in unsettled)
+    which = f" ({len(unsettled)} of {many} trials)" if many > 1 else ""
+    return [*found, *(f"UNSETTLED{which}: {reason}" for reason in reasons)]
 
 
 def _notes(test: TestReport) -> list[str]:

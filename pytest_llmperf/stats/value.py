@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmperf.catalog import Metric
@@ -18,10 +19,14 @@ class MetricValue:
     n: int
     """Values behind it: requests, for icl chunk gaps, for itl tokens, for memory samples."""
     note: str | None = None
-    values: tuple[float, ...] | None = field(default=None, repr=False)
+    values: Sequence[float] | None = field(default=None, repr=False)
     """Percentiles only: all values in ascending order, a failed request being +inf (no finite latency)."""
     excluded: int = 0
     """Successful requests for which the metric is not defined; they are not in ``n``."""
+    invalid: str | None = None
+    """Why it cannot be trusted, with the remedy; then ``value`` and ``values`` are None."""
+    by_launch: tuple[Sequence[float], ...] = field(default=(), repr=False)
+    """``values`` of each launch apart, where there were several and a limit asks for it."""
 
     @property
     def unit(self) -> str:

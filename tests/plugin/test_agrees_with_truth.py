@@ -45,9 +45,18 @@ def streamed(server: TruthServer, count: int) -> list[Served]:
     return sorted(log, key=lambda one: one.arrived_ns)
 
 
-def assert_latencies(metrics: dict[str, Any], name: str, truth: list[float]) -> None:
-    """Within 1.5 ms or 3 %: far above the client's error, far below any mistake of definition."""
+def assert_latencies(test: dict[str, Any], name: str, truth: list[float]) -> None:
+    """Within 1.5 ms or 3 %: far above the client's error, far below any mistake of definition.
+
+    On a busy machine the client may have to read two chunks at once: then gaps are said to be invalid, with evidence.
+    """
+    metrics, client = test["metrics"], test["trials"][0]["client"]
     assert metrics[f"{name}_p50"]["n"] == len(truth)
+    if name == "icl" and metrics["icl_p50"]["invalid"]:
+        assert metrics["icl_p50"]["value"] is None
+        shared = client["shared_reads"] > 0.001 * client["output_chunks"]
+        assert shared or client["unstamped_reads"] > 0.001 * client["reads"]
+        return
     expected = {"mean": float(np.mean(truth)), **{key: float(np.percentile(truth, q)) for key, q in QUANTILES.items()}}
     for key, value in expected.items():
         found = metrics[f"{name}_{key}"]["value"]
@@ -61,11 +70,11 @@ def test_closed_loop_agrees_with_the_servers_log(pytester: pytest.Pytester, api:
         everything = streamed(server, 44)
     truth = everything[4:]
     metrics = test["metrics"]
-    assert_latencies(metrics, "ttft", [(one.sends[0] - one.arrived_ns) / 1e9 for one in truth])
-    assert_latencies(metrics, "e2e", [(one.sends[-1] - one.arrived_ns) / 1e9 for one in truth])
+    assert_latencies(test, "ttft", [(one.sends[0] - one.arrived_ns) / 1e9 for one in truth])
+    assert_latencies(test, "e2e", [(one.sends[-1] - one.arrived_ns) / 1e9 for one in truth])
     decode = [(one.sends[-1] - one.sends[0]) / 1e9 / (sum(one.tokens) - one.tokens[0]) for one in truth]
-    assert_latencies(metrics, "tpot", decode)
-    assert_latencies(metrics, "icl", [gap / 1e9 for one in truth for gap in np.diff(one.sends)])
+    assert_latencies(test, "tpot", decode)
+    assert_latencies(test, "icl", [gap / 1e9 for one in truth for gap in np.diff(one.sends)])
     start, end = truth[0].arrived_ns, max(one.sends[-1] for one in truth)
     tokens = sum(t for one in everything for t, at in zip(one.tokens, one.sends, strict=True) if start <= at <= end)
     assert metrics["output_throughput"]["value"] == pytest.approx(tokens / ((end - start) / 1e9), rel=0.01)
@@ -87,19 +96,21 @@ def test_open_loop_counts_from_the_schedule_and_keeps_it(pytester: pytest.Pytest
     arrived = np.array([one.arrived_ns for one in truth])
     assert np.median(arrived - planned) < 2e6
     ttft = [(one.sends[0] - due) / 1e9 for one, due in zip(truth[5:], planned[5:], strict=True)]
-    assert_latencies(test["metrics"], "ttft", ttft)
+    assert_latencies(test, "ttft", ttft)
     assert test["trials"][0]["client"]["slip_p99_s"] is not None
 
 
 def test_tokens_merged_in_a_chunk_are_counted_as_tokens(pytester: pytest.Pytester) -> None:
     """Four tokens per chunk: the counts come from usage, never from chunks, and ICL is not ITL."""
     with TruthServer(ttft=30, gap=10, merge=4) as server:
-        test, _ = run(pytester, server, "concurrency=2, requests=10, warmup=2", output=32)
+        test, folder = run(pytester, server, "concurrency=2, requests=10, warmup=2", output=32)
     metrics = test["metrics"]
     assert metrics["icl_p50"]["n"] == 10 * 7
     assert metrics["itl_p50"]["value"] is None
     assert metrics["itl_p50"]["note"]
-    chunks = metrics["icl_mean"]["value"]
+    rows = [row["chunk_ns"][1:] for row in records(folder, test) if row["phase"] == "measured"]
+    chunks = float(np.mean(rows)) / 1e9
+    assert metrics["icl_mean"]["invalid"] or metrics["icl_mean"]["value"] == pytest.approx(chunks)
     # The first chunk's tokens are not told, so it counts as one: 31 tokens in 7 gaps.
     assert metrics["tpot_mean"]["value"] == pytest.approx(7 * chunks / 31, rel=0.02)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import permutations
 
+import numpy as np
 import pytest
 from made import failure, record, trial
 from scipy.stats import binomtest
@@ -157,3 +158,76 @@ def test_a_floor_on_a_percentile_counts_what_lies_below(monkeypatch: pytest.Monk
     check = only([sla("speed_p05", 10.0)], measured)
     assert (check.verdict, check.beyond) == ("PASS", 2)
     assert check.confidence == pytest.approx(1 - binomtest(2, 100, 0.05, "less").pvalue)
+
+
+# One server launch is the unit: each is asked on its own.
+
+
+def launches(*counts: tuple[int, int]) -> dict[str, MetricValue]:
+    """TTFT p95 of launches with (requests, requests beyond 0.5 s) each."""
+    each = [sorted(beyond(n, x)) for n, x in counts]
+    values = sorted(value for one in each for value in one)
+    return {"ttft_p95": MetricValue(metric("ttft_p95"), 0.0, len(values), None, values, by_launch=tuple(each))}
+
+
+STRICT = sla("ttft_p95", 0.5, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict", "shown"),
+    [
+        ([(200, 2)], "PASS", 1),
+        ([(200, 2), (200, 2), (200, 7)], "PASS", 2),  # two of three show it, the third shows nothing
+        ([(200, 2), (200, 7)], "INCONCLUSIVE", 1),  # half is not most
+        ([(200, 2), (200, 2), (200, 30)], "INCONCLUSIVE", 2),  # one launch shows the opposite
+        ([(200, 30), (200, 30), (200, 7)], "FAIL", 2),
+        ([(200, 30), (200, 30), (200, 2)], "INCONCLUSIVE", 1),
+        ([(20, 0)] * 5, "INCONCLUSIVE", 0),  # 100 requests without one beyond, but no launch shows anything
+        ([(200, 2), (200, 2), (0, 0)], "PASS", 2),  # a launch that measured nothing shows nothing
+    ],
+)
+def test_most_launches_must_show_it_and_none_the_opposite(
+    counts: list[tuple[int, int]], verdict: VerdictName, shown: int
+) -> None:
+    check = only([STRICT], launches(*counts))
+    assert (check.verdict, check.launches_shown, check.launches) == (verdict, shown, len(counts))
+
+
+def test_the_sentence_says_how_many_launches_show_it() -> None:
+    one = only([STRICT], percentile("ttft_p95", beyond(200, 2)))
+    assert "required) by 1 of 1 launch" in one.reason
+    assert (one.launches_shown, one.launches) == (1, 1)
+    many = only([STRICT], launches((200, 2), (200, 1), (200, 7)))
+    assert "shown met with confidence" in many.reason
+    assert "(95 % required) by 2 of 3 launches" in many.reason
+    # The confidence is that of the weaker of the launches that show it.
+    assert many.confidence == pytest.approx(1 - binomtest(2, 200, 0.05, "less").pvalue)
+    open_ = only([STRICT], launches((200, 2), (200, 30)))
+    assert "1 of 2 launches show it met, 1 missed" in open_.reason
+    assert "requests per launch would decide" in open_.reason
+
+
+def test_without_a_required_confidence_the_pooled_quantile_decides() -> None:
+    check = only([sla("ttft_p95", 0.5)], launches((200, 2), (200, 30)))
+    assert (check.verdict, check.launches, check.n, check.beyond) == ("FAIL", None, 400, 32)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_several_launches_err_no_more_often_than_one(number: int) -> None:
+    """Truth just beyond the limit (5.01 % of requests): a PASS is an error, at most 5 % of the time."""
+    rng = np.random.default_rng(number)
+    passed = 0
+    for draws in rng.binomial(300, 0.0501, size=(400, number)):
+        check = only([STRICT], launches(*((300, int(x)) for x in draws)))
+        passed += check.verdict == "PASS"
+    assert passed <= 400 * 0.05 + 3 * (400 * 0.05 * 0.95) ** 0.5
+
+
+def test_an_invalid_metric_makes_its_own_check_invalid_and_no_other() -> None:
+    measured = {
+        "icl_p99": MetricValue(metric("icl_p99"), None, 500, invalid="2 % of the chunks shared a read: remedy"),
+        **percentile("ttft_p95", beyond(200, 0)),
+    }
+    verdict = judge([sla("icl_p99", 0.5), sla("ttft_p95", 0.5)], measured, invalid=(), ok=100, failed=0)
+    assert [check.verdict for check in verdict.checks] == ["INVALID", "PASS"]
+    assert verdict.checks[0].reason == "invalid: 2 % of the chunks shared a read: remedy"

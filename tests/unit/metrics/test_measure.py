@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import MS, SECOND, failure, record, trial
+from made import MS, SECOND, client, failure, record, trial
 
+from pytest_llmperf.metrics.chunks import Flat
 from pytest_llmperf.metrics.invariants import check_invariants
-from pytest_llmperf.metrics.rates import spread_tokens
-from pytest_llmperf.metrics.trial import counts, in_flight, measure, slowest
+from pytest_llmperf.metrics.rates import TokenCount, spread_tokens
+from pytest_llmperf.metrics.trial import Counts, InFlight, counts, in_flight, measure, slowest
 from pytest_llmperf.records import (
+    ClientStats,
     GpuSample,
     HostSample,
     Outcome,
@@ -405,3 +409,92 @@ def test_failures_beside_requests_without_a_value_are_no_measurement() -> None:
     found = measure([t], None, ["itl_p50"])["itl_p50"]
     assert (found.value, found.values, found.n) == (None, None, 0)
     assert "no token count per chunk" in (found.note or "")
+
+
+# Gaps between chunks that the client could not tell apart
+
+
+@pytest.mark.parametrize("stats", [client(shared_reads=2), client(unstamped_reads=2)])
+def test_reads_beyond_a_thousandth_make_icl_and_itl_invalid_and_nothing_else(stats: ClientStats) -> None:
+    good = [record(i, chunk_tokens=(1, 1, 1)) for i in range(5)]
+    sound, doubtful = measure([trial(good)], {"ttft": 1.0}), measure([trial(good, client=stats)], {"ttft": 1.0})
+    for name, found in doubtful.items():
+        if name.startswith(("icl", "itl")):
+            assert (found.value, found.values) == (None, None)
+            assert "(at most 0.1 %): give the client a CPU core of its own" in (found.invalid or "")
+            assert found.n == sound[name].n
+        else:
+            assert found == sound[name]
+
+
+def test_a_thousandth_itself_is_allowed_and_user_stamps_are_not_unstamped_reads() -> None:
+    for stats in (
+        client(shared_reads=1),
+        client(unstamped_reads=1),
+        client(stamps="user", unstamped_reads=1000),
+        client(reads=0, output_chunks=0),
+    ):
+        assert measure([trial([record()], client=stats)], None, ["icl_p50"])["icl_p50"].invalid is None
+
+
+def test_one_bad_replay_spoils_the_pooled_gaps() -> None:
+    trials = [trial([record()]), trial([record()], replay=1, client=client(shared_reads=500))]
+    found = measure(trials, None, ["icl_p50", "ttft_p50"])
+    assert "50 % of the chunks came in one read" in (found["icl_p50"].invalid or "")
+    assert found["ttft_p50"].value is not None
+
+
+def test_goodput_with_a_limit_on_gaps_rests_on_them() -> None:
+    bad = trial([record()], client=client(shared_reads=500))
+    assert measure([bad], {"icl": 1.0}, ["goodput", "goodput_share"])["goodput"].invalid is not None
+    assert measure([bad], {"ttft": 1.0}, ["goodput"])["goodput"].value == pytest.approx(1.0)
+
+
+def test_what_was_not_measured_anyway_says_why_and_not_that_it_is_invalid() -> None:
+    found = measure([trial([record()], client=client(shared_reads=500))], None, ["itl_p50"])["itl_p50"]
+    assert (found.invalid, found.value) == (None, None)
+    assert "no token count per chunk" in (found.note or "")
+
+
+# Invariants of the whole trial
+
+
+def test_a_request_that_touches_the_window_is_in_flight_for_no_time() -> None:
+    """Its end sorts before its beginning; counted, it would take one from the requests in flight."""
+    t = trial([record(0, chunks_ms=(100,)), record(1, sent_ms=100, chunks_ms=(200,))], start_ms=100, end_ms=200)
+    found = in_flight(t)
+    assert (found.mean, found.maximum, found.lowest) == (1.0, 1, 0)
+
+
+def test_a_throughput_above_its_own_peak_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:  # pitfall 5
+    t = trial([record(i, sent_ms=100 * i) for i in range(9)])
+    assert check_invariants(t) == ()
+    # A peak of chunks beside a mean of tokens, as benchmarks have reported it under speculative decoding.
+    monkeypatch.setattr("pytest_llmperf.metrics.invariants.tokens_between", lambda *_: TokenCount(1e6, 9, 0))
+    (broken,) = check_invariants(t)
+    assert "peak output rate" in broken
+
+
+def test_requests_that_do_not_add_up_or_are_fewer_than_none_in_flight_are_violations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    t = trial([record(0)])
+    monkeypatch.setattr("pytest_llmperf.metrics.invariants.counts", lambda _: Counts(3, 1, 0, 1, 0, {}))
+    monkeypatch.setattr("pytest_llmperf.metrics.invariants.in_flight", lambda _: InFlight(2.0, 1, -1))
+    assert check_invariants(t) == (
+        "attempted 3 != ok 1 + failed 0 + cut 1",
+        "-1 requests in flight",
+        "2 requests in flight on average, 1 at most",
+    )
+
+
+def test_the_gaps_asked_are_those_that_icl_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TTFT appended to the gaps, as in pitfall 3, would be seen."""
+    honest = Flat.gaps_ns
+
+    def off_by_one(flat: Flat) -> tuple[Any, Any]:
+        found, starts = honest(flat)
+        return found + 1, starts
+
+    monkeypatch.setattr(Flat, "gaps_ns", off_by_one)
+    assert check_invariants(trial([record(7)])) == ("request 7: the gaps between chunks do not add up to last - first",)

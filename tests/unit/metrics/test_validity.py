@@ -20,9 +20,8 @@ def open_loop(n: int, stretch: float = 1.0, slip_ms: float = 0.5) -> list[Reques
 
 
 def test_a_sound_trial_has_neither_reasons_nor_notes() -> None:
-    assert assess(trial([record(i) for i in range(10)]), CLOSED) == assess(trial(open_loop(50)), OPEN)
-    found = assess(trial(open_loop(50)), OPEN)
-    assert (found.valid, found.reasons, found.notes) == (True, (), ())
+    for found in (assess(trial([record(i) for i in range(10)]), CLOSED), assess(trial(open_loop(50)), OPEN)):
+        assert (found.valid, found.reasons, found.notes, found.unsettled) == (True, (), (), None)
 
 
 def test_a_missed_schedule_is_invalid_and_says_what_to_do() -> None:  # pitfall 16
@@ -63,7 +62,7 @@ def test_an_incomplete_run_is_invalid() -> None:
 
 
 def test_no_measured_and_no_finished_request_are_invalid() -> None:
-    assert assess(trial([record(phase=Phase.WARMUP)]), CLOSED).reasons == ("no request was measured",)
+    assert assess(trial([record(phase=Phase.WARMUP)]), CLOSED).reasons[0].startswith("no request was measured: ")
     found = assess(trial([failure(0), failure(1, Outcome.HTTP_STATUS)]), CLOSED)
     assert "none of 2 measured requests finished well: 1 connection_lost, 1 http_status" in found.reasons[0]
 
@@ -102,15 +101,71 @@ def test_cache_hits_are_noted_unless_prefixes_are_shared_on_purpose() -> None:
     ("stats", "complaint"),
     [
         (client(stamps="user"), "no kernel receive stamps"),
-        (client(unstamped_reads=2), "2 of 1000 reads came without"),
-        (client(shared_reads=20), "2.0 % of the chunks came in one read"),
-        (client(cpu_seconds=0.95), "busy for 95 % of the time"),
+        (client(unstamped_reads=2), "ICL and ITL are INVALID: 0.2 % of the reads came without"),
+        (client(shared_reads=20), "ICL and ITL are INVALID: 2 % of the chunks came in one read"),
     ],
 )
 def test_a_doubtful_client_is_noted(stats: ClientStats, complaint: str) -> None:
     found = assess(trial([record()], client=stats), CLOSED)
     assert found.valid
     assert complaint in found.notes[0]
+
+
+def test_a_check_on_gaps_says_itself_that_they_are_invalid() -> None:
+    facts = LoadFacts(asked=("icl_p99", "ttft_p50"))
+    assert assess(trial([record()], client=client(shared_reads=20)), facts).notes == ()
+    assert assess(trial([record()], client=client(shared_reads=20)), LoadFacts(asked=("ttft_p50",))).notes != ()
+
+
+def test_a_busy_client_measures_itself() -> None:  # pitfall 18
+    found = assess(trial([record()], client=client(cpu_seconds=0.95)), LoadFacts(concurrency=1))
+    assert "lower concurrency" in found.reasons[0]
+    assert "it computed for 95 % of the time (at most 90 %)" in found.reasons[0]
+    assert "lower request_rate" in assess(trial(open_loop(5), client=client(cpu_seconds=0.95)), OPEN).reasons[0]
+    assert assess(trial([record()], client=client(cpu_seconds=0.85)), CLOSED).valid
+
+
+def closed_loop(n: int, idle_ms: float) -> list[RequestRecord]:
+    """One stream of requests of 120 ms, ``idle_ms`` apart."""
+    return [record(i, sent_ms=(120 + idle_ms) * i) for i in range(n)]
+
+
+def test_a_closed_loop_that_was_not_kept_full_is_no_measurement_of_it() -> None:
+    one = LoadFacts(concurrency=1)
+    assert assess(trial(closed_loop(20, 1), end_ms=2420), one).notes == ()  # 99.2 % full
+    noted = assess(trial(closed_loop(20, 6), end_ms=2520), one)
+    assert noted.valid
+    assert "0.95 of 1 requests in flight on average: the client was late with the next send" in noted.notes[0]
+    starved = assess(trial(closed_loop(20, 30), end_ms=3000, client=client(wake_lag_p99_ns=28 * MS)), one)
+    assert "missed load: 0.8 of 1 requests in flight on average (at least 90 %)" in starved.reasons[0]
+    assert "1 % of reads waited 28.0 ms or more for the client" in starved.reasons[0]
+    assert "lower concurrency" in starved.reasons[0]
+
+
+def test_the_drain_after_the_last_send_and_a_load_that_changes_by_plan_are_not_held_against_it() -> None:
+    two = LoadFacts(concurrency=2)
+    pairs = [record(i, sent_ms=120 * (i // 2)) for i in range(19)] + [record(19, sent_ms=1080, chunks_ms=(100, 5000))]
+    assert assess(trial(pairs, end_ms=6080), two).notes == ()
+    ramp = LoadFacts(concurrency=4, stationary=False)
+    assert assess(trial(pairs, end_ms=6080), ramp).valid
+    assert not assess(trial(pairs, end_ms=6080), LoadFacts(concurrency=4)).valid
+
+
+def test_every_reason_names_a_remedy() -> None:
+    """A reason is a sentence with a colon, a semicolon or a bracket before what to do."""
+    trials = [
+        (trial([record()], complete=False), CLOSED),
+        (trial([record()], planned=40), CLOSED),
+        (trial([]), CLOSED),
+        (trial([failure()]), CLOSED),
+        (trial([record()], end_ms=0), CLOSED),
+        (trial([record(chunk_tokens=(1,))]), CLOSED),
+        (trial(open_loop(50, stretch=1.05), client=client(slip_p99_ns=200 * MS, cpu_seconds=1)), OPEN),
+    ]
+    reasons = [reason for one, facts in trials for reason in assess(one, facts).reasons]
+    remedies = ("run it again", "raise requests", "core of its own", "please report it", "log of the server")
+    assert [reason for reason in reasons if not any(remedy in reason for remedy in remedies)] == []
+    assert len(reasons) >= 9
 
 
 def test_a_single_shared_read_of_a_thousand_is_not_worth_a_note() -> None:

@@ -62,6 +62,25 @@ def test_a_test_that_measured_nothing_is_shown_without_a_table() -> None:
     assert "0 of 0 checks" in failure_message(bare)
 
 
+def test_gaps_that_the_client_could_not_tell_apart_are_shown_as_invalid_and_never_as_numbers() -> None:
+    report = reported.mixed_reads()
+    shown = render(report, 100, color=False)
+    (row,) = [line for line in shown.splitlines() if line.lstrip().startswith("ICL ")]
+    assert row.split() == ["ICL", *["invalid"] * 5, "80"]
+    assert "TPOT  20.0 ms" in shown
+    assert "! icl_p99: invalid: 2 % of the chunks came in one read with an earlier one" in shown
+    assert report.verdict == "INVALID"
+    assert (report.metrics["icl_p99"].value, report.metrics["icl_p99"].invalid is None) == (None, False)
+
+
+def test_an_unsettled_trial_says_so_above_its_numbers_and_does_not_fail_for_it() -> None:
+    report = reported.unsettled()
+    shown = render(report, 100, color=False)
+    assert report.verdict == "PASS"
+    assert re.search(r"^  ! UNSETTLED: TTFT rose from 100.0 ms to 195 ms after 48 % of the window", shown, re.MULTILINE)
+    assert shown.index("UNSETTLED") < shown.index("TTFT  ")
+
+
 def test_text_of_the_server_is_shown_as_it_is_and_not_as_markup() -> None:
     report = reported.failing()
     checks = tuple(c.model_copy(update={"reason": "[red]x[/red] :smile:"}) for c in report.slas)
@@ -72,6 +91,6 @@ def test_slowest_requests_of_several_trials_say_which() -> None:
     report = reported.failing()
     second = report.trials[0].model_copy(update={"replay": 1})
     text = failure_message(report.model_copy(update={"trials": (report.trials[0], second)}))
-    assert " 0.0#35 " in text
-    assert " 0.1#35 " in text
+    assert " 0.0#13 " in text
+    assert " 0.1#13 " in text
     assert "6 connection_lost" in text
