@@ -16,7 +16,6 @@ from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
-from pytest_llmperf.load.connection import tls_context
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
@@ -88,8 +87,6 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
-    if plan.load.requests is not None or plan.load.open_loop:
-        requests = iter(list(requests))  # a plan with an end is written out before the first byte is sent
     gpus = () if live.engine.cpu else plan.server.gpus
     stop, progress = Stop(), Progress()
     ended_by: BaseException | None = None
@@ -101,7 +98,7 @@ def run_replay(
             plan.server.limits,
             stop=stop,
             progress=progress,
-            tls=tls_context(plan.server.ca_file) if live.endpoint.tls else None,
+            ca_file=plan.server.ca_file,
         )
         try:
             while not load.join(LOOK_S):

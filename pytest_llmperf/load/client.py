@@ -8,7 +8,7 @@ from pytest_llmperf.load.http1 import Head, ProtocolError, ResponseParser, parse
 from pytest_llmperf.load.openai import StreamReader, error_detail, shorten
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.sse import SseDecoder
-from pytest_llmperf.records import Outcome, RequestRecord
+from pytest_llmperf.records import Ints, Outcome, RequestRecord
 
 __all__ = ["MAX_RESPONSE", "Exchange"]
 
@@ -211,7 +211,8 @@ class Exchange:
             self._http.end()
         outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
         reader, arrival, head = self._reader, self.request.arrival, self.head
-        chunks = tuple(reader.chunk_ns)
+        chunks = Ints("q", reader.chunk_ns)
+        tokens = reader.chunk_tokens
         record = RequestRecord(
             index=arrival.index,
             phase=arrival.phase,
@@ -225,7 +226,7 @@ class Exchange:
             last_output_ns=chunks[-1] if chunks else None,
             closed_ns=None if self.closed_ns is None else max(self.closed_ns, self._latest_ns),
             chunk_ns=chunks,
-            chunk_tokens=reader.chunk_tokens,
+            chunk_tokens=None if tokens is None else Ints("i", tokens),
             prompt_tokens=reader.prompt_tokens,
             output_tokens=reader.output_tokens,
             cached_tokens=reader.cached_tokens,

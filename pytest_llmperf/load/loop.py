@@ -6,17 +6,17 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from pytest_llmperf.load.client import Exchange
+from pytest_llmperf.load.job import Limits, Load
 from pytest_llmperf.load.limits import overdue, tick_ns
 from pytest_llmperf.load.pacing import NO_CONNECTION, ClosedLoop, OpenLoop, Pace, RequestQueue, Timers
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport
-from pytest_llmperf.plan import LoadProfile, TimeLimits
 from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Window
 
 __all__ = ["Drive", "Progress", "Run"]
@@ -74,19 +74,26 @@ class Run:
         self,
         transport: Transport,
         requests: Iterator[PreparedRequest],
-        load: LoadProfile,
-        limits: TimeLimits,
+        load: Load,
+        limits: Limits,
         stop: Stop,
         progress: Progress,
         secrets: tuple[str, ...],
+        *,
+        available: Callable[[], bool] = lambda: True,
+        gate: Callable[[int], int] = lambda _lead_ns: time.monotonic_ns(),
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
+        """``available``: whether the next request can be had at once. ``gate`` is told the pace's lead when all is
+        ready, and gives the time to start at. ``on_tick`` is called as often as the limits are looked at."""
         self.transport = transport
         self.timers = Timers()
         self.in_flight: dict[Exchange, None] = {}
         self.window_end_ns: int | None = None
         self._window_start_ns: int | None = None
-        self._queue = RequestQueue(requests)
+        self._queue = RequestQueue(requests, available)
         self._load, self._limits, self._stop, self._progress = load, limits, stop, progress
+        self._gate, self._on_tick = gate, on_tick
         self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
         self._pace: Pace = OpenLoop(self) if load.concurrency is None else ClosedLoop(self, load.concurrency)
         self._give_up = max(_GIVE_UP, 3 * (load.concurrency or 0))
@@ -117,10 +124,8 @@ class Run:
             self._pace.open_ahead()
             while not self._stop.is_set() and any(map(self._opening, self.in_flight)):
                 self._step()
-            wall_start = time.time()
-            start_ns = now_ns = time.monotonic_ns()
-            start_ns = self._pace.start(now_ns)
-            wall_start += (start_ns - now_ns) / _NS
+            start_ns = self._pace.start(self._gate(self._pace.lead_ns()))
+            wall_start = time.time() + (start_ns - time.monotonic_ns()) / _NS
             while self.in_flight or self.timers.work:
                 self._step()
             wall_ns = time.monotonic_ns() - begun_ns
@@ -192,6 +197,7 @@ class Run:
     def _tick(self, now_ns: int) -> None:
         """Look at the limits; a coarse timer, so that reads need not."""
         self.transport.clock.refresh(now_ns)
+        self._on_tick()
         self.timers.at(now_ns + tick_ns(self._limits), self._tick, work=False)
         if now_ns - self._run_start_ns > self._limits.run * _NS and self._cut_ns is None:
             self._cut(f"the run's limit of {self._limits.run:g} s was reached")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.load.client import Exchange
@@ -15,6 +14,9 @@ from pytest_llmperf.load.connection import Address, Connection, ConnectionFailed
 from pytest_llmperf.load.meter import Meter
 from pytest_llmperf.load.polling import READ, WRITE, make_poller
 from pytest_llmperf.records import Outcome
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["Transport"]
 
