@@ -206,6 +206,8 @@ class ClientStats:
     """99th percentile of user-space read time - kernel stamp. None without kernel stamps."""
     processes: int = 1
     """Client processes that the load was split over."""
+    cpu_total_seconds: float | None = None
+    """CPU time of the client processes from start to end: imports, parsing and the way back included."""
     busiest: float | None = None
     """CPU share of the busiest of them while the load ran; None: cpu_seconds / wall_seconds."""
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,10 @@ if __name__ == "__main__":  # the standard library comes first: nothing beside t
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.load.clock import KernelStamps
 from pytest_llmperf.load.connection import Address
+from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Frames, Job, Limits, Load, frame, pack_record, unpack_request
 from pytest_llmperf.load.limits import need_descriptors
-from pytest_llmperf.load.loop import Drive, Progress, Run
+from pytest_llmperf.load.loop import Run
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport
@@ -206,7 +208,7 @@ def _run(job: Job, requests: Requests, parent: Parent, stop: Stop, progress: Pro
 
 
 def _summary(drive: Drive) -> dict[str, Any]:
-    client = drive.client
+    client = replace(drive.client, cpu_total_seconds=time.process_time())
     return {
         "window": (drive.window.start_ns, drive.window.end_ns),
         "client": {name: getattr(client, name) for name in type(client).__slots__},

@@ -87,8 +87,10 @@ class Connection:
         "mask",
         "number",
         "pending",
+        "receive",
         "sock",
         "start_ns",
+        "tls",
     )
 
     def __init__(self, address: Address, number: int, tls: ssl.SSLContext | None, tls_name: str, stamps: bool) -> None:
@@ -107,6 +109,8 @@ class Connection:
         self._tls: Tls | None = None
         self.sock = socket.socket(address.family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
+        self.receive = self.sock.recvmsg
+        self.tls = tls is not None
         self.sock.setblocking(False)
         if address.family != UNIX:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -177,10 +181,6 @@ class Connection:
                 break
             data = data[count:]
         self.pending = data
-
-    @property
-    def tls(self) -> bool:
-        return self._context is not None
 
     def plain(self, data: bytes) -> tuple[bytes, bool]:
         """The text in ``data`` as read from the socket, and whether the server ended the connection.

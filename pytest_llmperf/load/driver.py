@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.load.clock import KernelStamps
 from pytest_llmperf.load.connection import Address, resolve
+from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Job, Limits, Load
 from pytest_llmperf.load.limits import need_descriptors
-from pytest_llmperf.load.loop import Drive, Progress, Run
+from pytest_llmperf.load.loop import Run
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport

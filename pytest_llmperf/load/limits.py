@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_llmperf.errors import InfraError
-from pytest_llmperf.load.client import Exchange
+from pytest_llmperf.load.client import MAX_RESPONSE, Exchange
 from pytest_llmperf.records import Outcome
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def overdue(exchange: Exchange, limits: Limits, now_ns: int) -> tuple[Outcome, s
         return None
     if now_ns - sent_ns > limits.request * _NS:
         return Outcome.DEADLINE, f"the response was not complete within {limits.request:g} s"
+    if exchange.size > MAX_RESPONSE:
+        return Outcome.PROTOCOL_ERROR, f"the response exceeds {MAX_RESPONSE} bytes"
     waited_ns = now_ns - exchange.progress_ns
     if waited_ns <= min(limits.first_token, limits.no_progress) * _NS:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pytest_llmperf.load.loop import Drive
+from pytest_llmperf.load.drive import Drive
 from pytest_llmperf.records import ClientStats, Window
 
 __all__ = ["merge"]
@@ -48,5 +48,6 @@ def _client(parts: Sequence[ClientStats]) -> ClientStats:
         slip_max_ns=worst(lambda part: part.slip_max_ns),
         wake_lag_p99_ns=worst(lambda part: part.wake_lag_p99_ns),
         processes=len(parts),
+        cpu_total_seconds=sum(part.cpu_total_seconds or 0.0 for part in parts),
         busiest=max(part.cpu_seconds / part.wall_seconds for part in parts if part.wall_seconds > 0),
     )

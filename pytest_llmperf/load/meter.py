@@ -20,7 +20,10 @@ class Meter:
         self._lags = [0] * _LAG_BINS  # reads by lag in whole µs; a list of every lag would grow for hours
 
     def lag(self, ns: int) -> None:
-        self._lags[min(ns // 1000, _LAG_BINS - 1)] += 1
+        try:
+            self._lags[ns // 1000] += 1
+        except IndexError:
+            self._lags[-1] += 1
 
     def lag_quantile_ns(self, quantile: float) -> int | None:
         """User-space read time - kernel stamp, to the next µs above; None where no read had a stamp."""

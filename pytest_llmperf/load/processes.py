@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmperf.errors import InfraError
+from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Frames, Job, Load, frame, pack_request, unpack_record
-from pytest_llmperf.load.loop import Drive, Progress
 from pytest_llmperf.load.merge import merge
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest

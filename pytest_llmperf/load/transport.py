@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Transport"]
 
 _READ_SIZE: Final = 8192  # a larger buffer is allocated anew for each read and costs more than it saves
+_monotonic_ns: Final = time.monotonic_ns
 _AT_ONCE_NS: Final = 1_000_000_000
 
 
@@ -64,8 +65,15 @@ class Transport:
     def wait(self, timeout_s: float) -> bool:
         """React to what is ready, after ``timeout_s`` at the latest; whether there was anything."""
         events = self._poller.wait(timeout_s)
+        connections = self._connections
         for fd, mask in events:
-            self._handle(fd, mask)
+            connection = connections.get(fd)
+            if connection is None:  # the wake-up, or closed by an earlier event of the same batch
+                continue
+            if mask == READ and connection.connected_ns is not None:
+                self._read(connection)
+            else:
+                self._handle(connection, mask)
         return bool(events)
 
     # --- giving exchanges their connections
@@ -168,11 +176,8 @@ class Transport:
 
     # --- hot path
 
-    def _handle(self, fd: int, mask: int) -> None:
-        """React to one readiness event."""
-        connection = self._connections.get(fd)
-        if connection is None:  # the wake-up, or closed by an earlier event of the same batch
-            return
+    def _handle(self, connection: Connection, mask: int) -> None:
+        """React to an event that is more than something to read."""
         if connection.connected_ns is None:
             self._advance(connection)
             return
@@ -188,14 +193,13 @@ class Transport:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data, ancillary, _, _ = connection.sock.recvmsg(_READ_SIZE, ANCILLARY)
+            data, ancillary, _, _ = connection.receive(_READ_SIZE, ANCILLARY)
         except BlockingIOError:
             return
         except OSError as error:
             self._lost(connection, error)
             return
-        now = time.monotonic_ns()
-        at = now
+        at = now = _monotonic_ns()
         if data:
             meter = self.meter
             meter.reads += 1
@@ -203,9 +207,9 @@ class Transport:
                 stamp = stamp_ns(ancillary, self.clock.offset) if ancillary else None
                 if stamp is None:
                     meter.unstamped += 1
-                else:
-                    at = min(stamp, now)
-                    meter.lag(now - at)
+                elif stamp < now:
+                    at = stamp
+                    meter.lag(now - stamp)
         exchange = connection.exchange
         if connection.tls or not data:
             try:
