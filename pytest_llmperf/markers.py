@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pytest
 
@@ -24,7 +24,7 @@ MARKERS: Final = (
     "sla(ttft_p95='500 ms', output_throughput='3000 tok/s', ..., confidence=None): absolute limits on metrics",
 )
 LOAD_FIELDS: Final = ("concurrency", "request_rate", "arrival", "requests", "duration", "warmup")
-OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling")
+OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling", "clients")
 PLAN_FIELDS: Final = (*OTHER_FIELDS, *LOAD_FIELDS)
 POOLED: Final = ("icl", "itl")
 """Gaps within one request are not independent, so there is no exact confidence for their percentiles."""
@@ -72,6 +72,7 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
         slo=_slo(arguments.get("slo"), slas),
         replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays or 1,
         seed=_count(arguments, "seed", 0, 2**63 - 1) or 0,
+        clients=options.clients or _clients(arguments.get("clients")) or options.settings.clients,
     )
 
 
@@ -227,6 +228,11 @@ def _quantity(marker: str, argument: str, written: Any, unit: str) -> float:
     if quantity.value < 0:
         raise MarkerError(marker, argument, f"{written!r} is negative")
     return quantity.value
+
+
+def _clients(given: Any) -> int | Literal["auto"] | None:
+    """``clients=`` of a marker: a number of client processes, or ``"auto"``."""
+    return "auto" if given == "auto" else _count({"clients": given}, "clients", 1, 256)
 
 
 def _count(arguments: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -16,6 +16,7 @@ from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
+from pytest_llmperf.load.clients import clients_for
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
@@ -99,6 +100,7 @@ def run_replay(
             stop=stop,
             progress=progress,
             ca_file=plan.server.ca_file,
+            clients=clients_for(plan),
         )
         try:
             while not load.join(LOOK_S):

@@ -177,7 +177,8 @@ def _client(trial: Trial) -> list[str]:
     if client.shared_reads > SHARED_READS * client.output_chunks:
         share = f"{100 * client.shared_reads / client.output_chunks:.1f} %" if client.output_chunks else "some"
         notes.append(f"{share} of the chunks came in one read with an earlier one: their ICL and ITL are too small")
-    if client.wall_seconds > 0 and client.cpu_seconds > CLIENT_BUSY * client.wall_seconds:
-        busy = f"{100 * client.cpu_seconds / client.wall_seconds:.0f} %"
+    load = client.busiest or (client.cpu_seconds / client.wall_seconds if client.wall_seconds > 0 else 0.0)
+    if load > CLIENT_BUSY:
+        busy = f"{100 * load:.0f} %"
         notes.append(f"the client was busy for {busy} of the time: it may be what limits the throughput")
     return notes
