@@ -204,6 +204,8 @@ class ClientStats:
     slip_max_ns: int | None
     wake_lag_p99_ns: int | None
     """99th percentile of user-space read time - kernel stamp. None without kernel stamps."""
+    realtime: bool = False
+    """They ran ahead of ordinary processes while the load ran, where the system allows that."""
     processes: int = 1
     """Client processes that the load was split over."""
     cpu_total_seconds: float | None = None

@@ -70,6 +70,7 @@ def trial_report(
             slip_p99_s=_seconds(client.slip_p99_ns),
             slip_max_s=_seconds(client.slip_max_ns),
             wake_lag_p99_s=_seconds(client.wake_lag_p99_ns),
+            realtime=client.realtime,
             processes=client.processes,
             cpu_total_seconds=client.cpu_total_seconds,
             busiest=client.busiest,

@@ -48,9 +48,12 @@ class Run:
         available: Callable[[], bool] = lambda: True,
         gate: Callable[[int], int] = lambda _lead_ns: time.monotonic_ns(),
         on_tick: Callable[[], None] = lambda: None,
+        on_quiet: Callable[[], object] = lambda: None,
+        realtime: bool = False,
     ) -> None:
         """``available``: whether the next request can be had at once. ``gate`` is told the pace's lead when all is
-        ready, and gives the time to start at. ``on_tick`` is called as often as the limits are looked at."""
+        ready, and gives the time to start at. ``on_tick`` is called as often as the limits are looked at, ``on_quiet``
+        once nothing is in flight any more. ``realtime``: how this process is scheduled, for the record."""
         self.transport = transport
         self.timers = Timers()
         self.in_flight: dict[Exchange, None] = {}
@@ -58,7 +61,7 @@ class Run:
         self._window_start_ns: int | None = None
         self._queue = RequestQueue(requests, available)
         self._load, self._limits, self._stop, self._progress = load, limits, stop, progress
-        self._gate, self._on_tick = gate, on_tick
+        self._gate, self._on_tick, self._on_quiet, self._realtime = gate, on_tick, on_quiet, realtime
         self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
         self._pace: Pace = OpenLoop(self) if load.concurrency is None else ClosedLoop(self, load.concurrency)
         self._give_up = max(_GIVE_UP, 3 * (load.concurrency or 0))
@@ -98,6 +101,7 @@ class Run:
                 self._step()
             wall_ns = time.monotonic_ns() - begun_ns
             cpu = time.thread_time() - cpu
+            self._on_quiet()
             while self._ended:
                 self._parse(None)
         finally:
@@ -291,4 +295,5 @@ class Run:
             slip_p99_ns=slips[math.ceil(0.99 * len(slips)) - 1] if slips else None,
             slip_max_ns=slips[-1] if slips else None,
             wake_lag_p99_ns=meter.lag_quantile_ns(0.99) if stamps else None,
+            realtime=self._realtime,
         )

@@ -47,6 +47,7 @@ def _client(parts: Sequence[ClientStats]) -> ClientStats:
         slip_p99_ns=worst(lambda part: part.slip_p99_ns),
         slip_max_ns=worst(lambda part: part.slip_max_ns),
         wake_lag_p99_ns=worst(lambda part: part.wake_lag_p99_ns),
+        realtime=all(part.realtime for part in parts),
         processes=len(parts),
         cpu_total_seconds=sum(part.cpu_total_seconds or 0.0 for part in parts),
         busiest=max(part.cpu_seconds / part.wall_seconds for part in parts if part.wall_seconds > 0),

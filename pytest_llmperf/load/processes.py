@@ -44,6 +44,7 @@ class Client:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_CHILD), str(hear)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(hear,), bufsize=0,
+                start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             os.close(self._control)
