@@ -104,6 +104,8 @@ class Endpoint:
     """A key of ``engines.ENGINES``."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request, e.g. ``Authorization``."""
+    socket: str | None = None
+    """Path of the Unix socket that is to be used in place of host and port."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # the standard library comes first: nothing beside t
 
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.load.clock import KernelStamps
-from pytest_llmperf.load.connection import Address
+from pytest_llmperf.load.connection import UNIX, Address
 from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Frames, Job, Limits, Load, frame, pack_record, unpack_request
 from pytest_llmperf.load.limits import need_descriptors
@@ -197,7 +197,8 @@ def _run(job: Job, requests: Requests, parent: Parent, stop: Stop, progress: Pro
     else:
         source = iter(list(requests))
     with KernelStamps() as stamps:
-        transport = Transport(Address(job.family, job.sockaddr), context, job.tls_name, stamps=stamps.available)
+        stamped = stamps.available and job.family != UNIX  # stream sockets of that family have none
+        transport = Transport(Address(job.family, job.sockaddr), context, job.tls_name, stamps=stamped)
         try:
             run = Run(
                 transport, source, load, limits, stop, progress, job.secrets, realtime=_prefer(realtime=True),

@@ -52,6 +52,8 @@ def resolve(endpoint: Endpoint, timeout_s: float) -> Address:
     Where a name has several (``localhost`` often has two), the first that accepts a connection; whether a server
     accepts any is left to the requests to find out. Raises TargetError where the name is unknown.
     """
+    if endpoint.socket is not None:
+        return Address(UNIX, endpoint.socket)
     host = endpoint.host.strip("[]")
     try:
         found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)

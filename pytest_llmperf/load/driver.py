@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.load.clock import KernelStamps
-from pytest_llmperf.load.connection import Address, resolve
+from pytest_llmperf.load.connection import UNIX, resolve
 from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Job, Limits, Load
 from pytest_llmperf.load.limits import need_descriptors
@@ -51,9 +51,8 @@ def drive(
 
         tls = tls_context()
     with KernelStamps() as stamps:
-        transport = Transport(
-            Address(*address), tls if endpoint.tls else None, _tls_name(endpoint), stamps=stamps.available
-        )
+        stamped = stamps.available and address.family != UNIX  # stream sockets of that family have none
+        transport = Transport(address, tls if endpoint.tls else None, _tls_name(endpoint), stamps=stamped)
         try:
             run = Run(transport, requests, plain, bounds, held, progress or Progress(), _secrets(endpoint))
             return run.run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.load.client import Exchange
-from pytest_llmperf.load.clock import ANCILLARY, ClockMap, stamp_ns
+from pytest_llmperf.load.clock import ANCILLARY, ClockMap, StampError, unpack_stamp
 from pytest_llmperf.load.connection import Address, Connection, ConnectionFailedError, error_text
 from pytest_llmperf.load.meter import Meter
 from pytest_llmperf.load.polling import READ, WRITE, make_poller
@@ -204,12 +204,17 @@ class Transport:
             meter = self.meter
             meter.reads += 1
             if self.stamps:
-                stamp = stamp_ns(ancillary, self.clock.offset) if ancillary else None
-                if stamp is None:
+                try:
+                    ((_, _, stamp),) = ancillary  # nothing else was asked for
+                    seconds, ns = unpack_stamp(stamp)
+                    lag = now - seconds * 1_000_000_000 - ns + self.clock.offset
+                    if lag > 0:
+                        at = now - lag
+                        meter.lags[lag // 1000] += 1
+                except (ValueError, StampError):
                     meter.unstamped += 1
-                elif stamp < now:
-                    at = stamp
-                    meter.lag(now - stamp)
+                except IndexError:
+                    meter.lags[-1] += 1
         exchange = connection.exchange
         if connection.tls or not data:
             try:
