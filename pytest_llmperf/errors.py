@@ -14,7 +14,6 @@ LlmperfError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 __all__ = [
@@ -101,6 +100,8 @@ class TargetError(ServerError):
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word closest to ``word``, else the list of known words."""
+    from difflib import get_close_matches
+
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
 

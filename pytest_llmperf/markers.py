@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pytest
 
@@ -20,7 +20,7 @@ __all__ = ["read_plan"]
 M = TypeVar("M", bound="BaseModel")
 
 LOAD_FIELDS: Final = ("concurrency", "request_rate", "arrival", "requests", "duration", "warmup")
-OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling")
+OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling", "clients")
 PLAN_FIELDS: Final = (*OTHER_FIELDS, *LOAD_FIELDS)
 POOLED: Final = ("icl", "itl")
 """Gaps within one request are not independent, so there is no exact confidence for their percentiles."""
@@ -69,6 +69,7 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
         slo=_slo(arguments.get("slo"), slas),
         replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays or 1,
         seed=_count(arguments, "seed", 0, 2**63 - 1) or 0,
+        clients=options.clients or _clients(arguments.get("clients")) or options.settings.clients,
     )
 
 
@@ -226,6 +227,11 @@ def _quantity(marker: str, argument: str, written: Any, unit: str) -> float:
     if quantity.value < 0:
         raise MarkerError(marker, argument, f"{written!r} is negative")
     return quantity.value
+
+
+def _clients(given: Any) -> int | Literal["auto"] | None:
+    """``clients=`` of a marker: a number of client processes, or ``"auto"``."""
+    return "auto" if given == "auto" else _count({"clients": given}, "clients", 1, 256)
 
 
 def _count(arguments: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
@@ -22,6 +22,8 @@ class RunOptions:
 
     settings: Settings
     overrides: Overrides
+    clients: int | Literal["auto"] | None
+    """From the command line; wins over markers and file."""
     replays: int | None
     """From the command line; wins over markers. The file's value is ``settings.replays``."""
     report_dir: Path
@@ -49,6 +51,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="override a key of the server configuration, e.g. max_num_seqs=4, env.NAME=x, limits.first_token='30 s'",
     )
     group.addoption("--llmperf-replays", metavar="N", help="replays of every test's load per launch")
+    group.addoption(
+        "--llmperf-clients",
+        metavar="N|auto",
+        help="processes that send the load (default auto: one for every 50,000 tokens/s planned)",
+    )
     group.addoption("--llmperf-report", metavar="DIR", help="where the report goes (default: llmperf-report)")
     group.addoption(
         "--llmperf-undecided",
@@ -83,6 +90,12 @@ def read_options(config: pytest.Config) -> RunOptions:
     replays = int(written) if written is not None and written.isdecimal() else None
     if written is not None and (replays is None or not 1 <= replays <= 100):
         raise ConfigError("--llmperf-replays", "", f"{written!r} is not a whole number from 1 to 100")
+    clients: int | Literal["auto"] | None = None
+    asked = config.getoption("llmperf_clients")
+    if asked is not None:
+        if asked != "auto" and (not asked.isdecimal() or not 1 <= int(asked) <= 256):
+            raise ConfigError("--llmperf-clients", "", f"{asked!r} is neither auto nor a whole number from 1 to 256")
+        clients = "auto" if asked == "auto" else int(asked)
     report_dir = Path(config.getoption("llmperf_report") or settings.report)
     base = config.invocation_params.dir if config.getoption("llmperf_report") else config.rootpath
     worker = _worker(config)
@@ -94,6 +107,7 @@ def read_options(config: pytest.Config) -> RunOptions:
             api_key_env=config.getoption("llmperf_api_key_env"),
             assignments=tuple(config.getoption("llmperf_set")),
         ),
+        clients=clients,
         replays=replays,
         report_dir=base / report_dir / worker if worker else base / report_dir,
         undecided=config.getoption("llmperf_undecided") or settings.undecided,

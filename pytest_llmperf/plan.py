@@ -15,6 +15,7 @@ from pytest_llmperf.units import parse_quantity
 
 __all__ = [
     "LAUNCH_ONLY",
+    "Clients",
     "Fixed",
     "Lengths",
     "LoadProfile",
@@ -36,6 +37,10 @@ def _seconds(written: object) -> object:
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 """Written as ``"500 ms"``; a validated model holds seconds."""
+
+
+Clients = Literal["auto"] | Annotated[int, Field(ge=1, le=256)]
+"""Client processes that send the load; ``"auto"``: as many as the planned token rate needs."""
 
 
 class _Frozen(BaseModel):
@@ -255,3 +260,4 @@ class Plan(_Frozen):
     slo: Slo | None = None
     replays: int = Field(default=1, ge=1, le=100)
     seed: int = 0
+    clients: Clients = "auto"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 __all__ = [
     "FAILURES",
@@ -15,6 +16,7 @@ __all__ = [
     "Endpoint",
     "GpuSample",
     "HostSample",
+    "Ints",
     "Outcome",
     "Phase",
     "RequestRecord",
@@ -27,6 +29,27 @@ __all__ = [
 
 Api = Literal["chat", "completions"]
 StampSource = Literal["kernel", "user"]
+
+
+class Ints(array):  # type: ignore[type-arg]  # subscripting it at run time needs Python 3.12
+    """A sequence of whole numbers at 8 (``"q"``) or 4 (``"i"``) bytes each, where a tuple takes 40.
+
+    Equal to a tuple or list of the same numbers. Not to be changed once it is in a record.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, tuple | list):
+            return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return bool(array.__eq__(self, other))
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+    def __getitem__(self, at: Any) -> Any:
+        found = array.__getitem__(self, at)
+        return tuple(found) if isinstance(at, slice) else found
 
 
 class Phase(StrEnum):
@@ -81,6 +104,8 @@ class Endpoint:
     """A key of ``engines.ENGINES``."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request, e.g. ``Authorization``."""
+    socket: str | None = None
+    """Path of the Unix socket that is to be used in place of host and port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +146,9 @@ class RequestRecord:
     last_output_ns: int | None
     closed_ns: int | None
     """End of the response: terminating chunk, content length reached, or connection closed."""
-    chunk_ns: tuple[int, ...]
+    chunk_ns: Sequence[int]
     """Time of each output-bearing chunk; the first is ``first_output_ns``, the last ``last_output_ns``."""
-    chunk_tokens: tuple[int, ...] | None
+    chunk_tokens: Sequence[int] | None
     """Output tokens of each chunk where the server counts them per chunk, else None."""
     prompt_tokens: int | None
     output_tokens: int | None
@@ -174,13 +199,21 @@ class ClientStats:
     """Output chunks that came in a read with an earlier one, although the server sent them apart as far as known."""
     output_chunks: int
     cpu_seconds: float
-    """CPU time of the load thread."""
+    """CPU time of the client's loops while the load ran, of all client processes."""
     wall_seconds: float
     slip_p99_ns: int | None
     """Open loop: 99th percentile of sent - scheduled. None in closed loop."""
     slip_max_ns: int | None
     wake_lag_p99_ns: int | None
     """99th percentile of user-space read time - kernel stamp. None without kernel stamps."""
+    realtime: bool = False
+    """They ran ahead of ordinary processes while the load ran, where the system allows that."""
+    processes: int = 1
+    """Client processes that the load was split over."""
+    cpu_total_seconds: float | None = None
+    """CPU time of the client processes from start to end: imports, parsing and the way back included."""
+    busiest: float | None = None
+    """CPU share of the busiest of them while the load ran; None: cpu_seconds / wall_seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class ClientReport(_Stored):
     slip_p99_s: float | None
     slip_max_s: float | None
     wake_lag_p99_s: float | None
+    realtime: bool = False
+    processes: int = 1
+    cpu_total_seconds: float | None = None
+    busiest: float | None = None
 
 
 class SlowRequest(_Stored):

@@ -20,7 +20,7 @@ from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
-from pytest_llmperf.load.connection import tls_context
+from pytest_llmperf.load.clients import clients_for
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
@@ -95,14 +95,20 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
-    if plan.load.requests is not None or plan.load.open_loop:
-        requests = iter(list(requests))  # a plan with an end is written out before the first byte is sent
     gpus = () if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
-        tls = tls_context(plan.server.ca_file) if live.endpoint.tls else None
-        load = begin(live.endpoint, requests, plan.load, plan.server.limits, stop=stop, progress=progress, tls=tls)
+        load = begin(
+            live.endpoint,
+            requests,
+            plan.load,
+            plan.server.limits,
+            stop=stop,
+            progress=progress,
+            ca_file=plan.server.ca_file,
+            clients=clients_for(plan),
+        )
         try:
             while not load.join(LOOK_S):
                 live.check_alive()

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_llmperf.errors import ConfigError, nearest
-from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec, Workload
+from pytest_llmperf.plan import LAUNCH_ONLY, Clients, ServerSpec, Workload
 
 __all__ = [
     "Overrides",
@@ -47,6 +47,7 @@ class Settings(BaseModel):
     url: str | None = None
     api_key_env: str | None = None
     replays: int | None = Field(default=None, ge=1, le=100)
+    clients: Clients = "auto"
     report: str = "llmperf-report"
     undecided: Literal["warn", "fail"] = "warn"
     workloads: tuple[str, ...] = ("perfsuites/workloads",)

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
     "telemetry": {"engines", "plan", "identity", "records", "errors"},
     "load": {"plan", "records", "errors"},
+    "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "stats", "units", "errors"},
     "gate": {"stats", "catalog", "plan", "units", "errors"},
@@ -39,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "journal": {"reports", "result", "errors"},
     "runner": STEPS,
     "campaign": STEPS | {"runner"},
-    "cli": {"reports", "result", "catalog", "units", "errors", "plan"},
+    "cli": {"doctor", "reports", "result", "catalog", "units", "errors", "plan"},
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",

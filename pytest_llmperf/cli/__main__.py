@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from pytest_llmperf.cli import doctor as doctor_command
 from pytest_llmperf.cli import help as help_command
 from pytest_llmperf.cli import report as report_command
 from pytest_llmperf.errors import LlmperfError
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pytest-llmperf", description="Reports of pytest-llmperf, and its manual.")
     parser.add_argument("--version", action="version", version=f"pytest-llmperf {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in (("report", report_command), ("help", help_command)):
+    for name, command in (("report", report_command), ("doctor", doctor_command), ("help", help_command)):
         command.configure(commands.add_parser(name, help=command.SUMMARY, description=command.SUMMARY))
     try:
         arguments = parser.parse_args(argv)

@@ -43,6 +43,7 @@ def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: flo
             except (OSError, ssl.SSLError) as error:
                 raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
     return httpx.Client(
+        transport=None if endpoint.socket is None else httpx.HTTPTransport(uds=endpoint.socket),
         base_url=endpoint.base_url,
         headers=dict(endpoint.headers),
         verify=verify,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
@@ -14,7 +14,7 @@ from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["base_url", "connect"]
+__all__ = ["base_url", "connect", "socket_path"]
 
 
 def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
@@ -24,19 +24,38 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
     refuses, is no OpenAI-compatible one, is of another engine than configured or lacks the model.
     """
     configured = engine_of(spec)
-    base, host, port, tls = base_url(spec)
+    path = socket_path(spec)
+    base, host, port, tls = base_url(spec) if path is None else (f"http://localhost{path[1]}", "localhost", 80, False)
+    place = None if path is None else path[0]
     headers = _headers(spec)
-    endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers)
+    endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
     with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
         models = list_models(client)
         engine = recognise(models, configured, base)
         model = choose_model(base, models, spec.model)
-        endpoint = Endpoint(base, host, port, tls, model, engine.name, headers)
+        endpoint = Endpoint(base, host, port, tls, model, engine.name, headers, place)
         client.timeout = spec.limits.first_token
         identity = read_identity(
             endpoint, spec, engine, client=client, models=models, fingerprint=fingerprint(client, endpoint)
         )
     return endpoint, identity
+
+
+def socket_path(spec: ServerSpec) -> tuple[str, str] | None:
+    """The Unix socket of ``unix:///run/llm.sock`` or ``http+unix://%2Frun%2Fllm.sock/prefix``, and the prefix.
+
+    None for every other URL. Raises ConfigError for one of these without a path from the root.
+    """
+    url = (spec.url or "").strip()
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in ("unix", "http+unix"):
+        return None
+    place, slash, prefix = (rest, "", "") if scheme == "unix" else rest.partition("/")
+    place = unquote(place)
+    if not place.startswith("/"):
+        example = "unix:///run/llm.sock" if scheme == "unix" else "http+unix://%2Frun%2Fllm.sock"
+        raise ConfigError(f"servers.{spec.name}", "url", f"{url!r} names no path from the root, as {example} does")
+    return place, f"{slash}{prefix}".rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def base_url(spec: ServerSpec) -> tuple[str, str, int, bool]:

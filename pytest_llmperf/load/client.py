@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from pytest_llmperf.load.http1 import Head, ProtocolError, ResponseParser, parse_head
 from pytest_llmperf.load.openai import StreamReader, error_detail, shorten
+from pytest_llmperf.load.repeat import Template, learn
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.sse import SseDecoder
-from pytest_llmperf.records import Outcome, RequestRecord
+from pytest_llmperf.records import Ints, Outcome, RequestRecord
 
 __all__ = ["MAX_RESPONSE", "Exchange"]
 
@@ -18,8 +20,12 @@ MAX_RESPONSE: Final = 64 * 1024 * 1024
 _LAST_CHUNK: Final = b"\r\n0\r\n"
 _END: Final = b"\r\n0\r\n\r\n"
 _ODD: Final = (b"0\r\n", b"\r\n", b"\n")  # how a read begins that may hold the rest of a last chunk's mark
+_MIDDLE: Final = b"\n\n\r\n"
+"""How a read ends that brought a whole event as a whole chunk, and for certain no end: an empty line of the stream,
+then the end of the chunk."""
 _DONE: Final = (b"data: [DONE]\n\n", b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n")
 _MARK: Final = max(map(len, _DONE))
+_BATCH: Final = 512
 _MAX_ERROR_BODY: Final = 65536
 
 
@@ -31,34 +37,11 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body",
-        "_closing",
-        "_data",
-        "_http",
-        "_latest_ns",
-        "_next",
-        "_outcome",
-        "_reader",
-        "_sse",
-        "_stamps",
-        "closed_ns",
-        "connect_start_ns",
-        "connected_ns",
-        "connection",
-        "detail",
-        "ended_ns",
-        "eof",
-        "first_byte_ns",
-        "head",
-        "held",
-        "progress_ns",
-        "request",
-        "retried",
-        "scheduled_ns",
-        "sent_ns",
-        "shared_reads",
-        "size",
-    )
+        "_body", "_closing", "_data", "_http", "_kept", "_latest_ns", "_next", "_outcome", "_reader", "_sse",
+        "_stamps", "_template", "closed_ns", "connect_start_ns", "connected_ns", "connection", "detail",
+        "ended_ns", "eof", "first_byte_ns", "head", "held", "parsed", "progress_ns", "request", "retried",
+        "scheduled_ns", "sent_ns", "settled", "shared_reads", "size",
+    )  # fmt: skip
 
     def __init__(self, request: PreparedRequest, scheduled_ns: int | None, held: bool) -> None:
         self.request = request
@@ -78,6 +61,8 @@ class Exchange:
         """Output chunks beyond the first of their read that came as HTTP chunks of their own; after ``digest``."""
         self.progress_ns = 0
         """Last output known so far, the send before any; moved on by ``digest``."""
+        self.parsed = self.settled = 0
+        """Reads that are parsed; and of these, those that the run has taken note of."""
         self._outcome: Outcome | None = None
         self.restart()
 
@@ -89,9 +74,11 @@ class Exchange:
         self.first_byte_ns: int | None = None
         self._latest_ns = 0
         self._closing = False  # the last chunk was seen; trailers may follow
-        self._stamps: list[int] = []
+        self._stamps = array("q")
         self._data: list[bytes] = []
-        self._next = 0  # first read that is not parsed
+        self._kept = b""  # the end of what is parsed and dropped
+        self._next = 0  # first stored read that is not parsed
+        self._template: Template | None = None
         self._http, self._sse, self._reader = ResponseParser(), SseDecoder(), StreamReader()
         self._body: list[bytes] = []  # of a response that is no stream
 
@@ -102,6 +89,8 @@ class Exchange:
         self._stamps.append(stamp_ns)
         self._data.append(data)
         self.size += len(data)
+        if data.endswith(_MIDDLE):
+            return self.head is None and self._begin()
         head = self.head
         if head is None:
             return self._begin()
@@ -140,15 +129,18 @@ class Exchange:
 
     def _closes(self) -> bool:
         """Whether a chunked body has ended, where the mark of its end is cut, or followed by trailers."""
-        self._closing = self._closing or _LAST_CHUNK in self._tail()
-        if not self._closing:
+        tail = self._tail()
+        if tail.endswith(_END):
+            return True
+        if not self._closing and _LAST_CHUNK not in tail:
             return False
+        self._closing = True
         self.digest()
         return self._http.complete
 
     def _tail(self) -> bytes:
         """The last reads, with every mark of an end in them, if it is at the end."""
-        return b"".join(self._data[-_MARK:])
+        return self._kept + b"".join(self._data[-_MARK:])
 
     # --- when there is time
 
@@ -167,25 +159,51 @@ class Exchange:
         """Of the part that is parsed."""
         return bool(self._reader.chunk_ns)
 
-    def digest(self, reads: int | None = None) -> bool:
-        """Parse up to ``reads`` stored reads (None: all); True when none is left."""
-        end = len(self._data) if reads is None else min(len(self._data), self._next + reads)
+    @property
+    def stored(self) -> int:
+        """Reads that are not parsed."""
+        return len(self._data) - self._next
+
+    def digest(self, reads: int | None = None) -> None:
+        """Parse up to ``reads`` stored reads; None: all."""
+        begin, total = self._next, len(self._data)
+        end = total if reads is None else min(total, begin + reads)
+        latest = self._latest_ns or self.sent_ns or 0
+        stamps, stored = self._stamps, self._data
+        at = begin
         try:
-            while self._next < end:
+            while at < end:
+                if self._template is not None:
+                    last = min(end, at + _BATCH)
+                    found = self._template.take(stamps[at:last], stored[at:last], latest)
+                    if found.times:
+                        self._reader.repeat(found)
+                        latest = found.times[-1]
+                        at += len(found.times)
+                        continue
                 # Kernel stamps meet the user's clock here: a slip of the offset between them must not turn time back.
-                at = self._latest_ns = max(self._stamps[self._next], self._latest_ns, self.sent_ns or 0)
-                if self._next == 0:
-                    self.first_byte_ns = at
-                self._next += 1
-                self._parse(at, self._data[self._next - 1])
+                latest = max(latest, stamps[at])
+                if self.first_byte_ns is None:
+                    self.first_byte_ns = latest
+                self._parse(latest, stored[at])
+                at += 1
+            self._next = end
         except ProtocolError as error:
             self.fail(Outcome.PROTOCOL_ERROR, str(error))
-            self._next = len(self._data)
+            self._next = total
+        self.parsed += self._next - begin
+        self._latest_ns = latest
+        if self.head is not None:  # till then its search needs all that came
+            dropped = b"".join(self._data[max(0, self._next - _MARK) : self._next])
+            self._kept = (self._kept + dropped)[-_MARK:]
+            del self._data[: self._next], self._stamps[: self._next]
+            self._next = 0
         if self._reader.chunk_ns:
             self.progress_ns = self._reader.chunk_ns[-1]
-        return self._next >= len(self._data)
 
     def _parse(self, at: int, data: bytes) -> None:
+        fresh = self._http.between and self._sse.between
+        self._template = None
         pieces = self._http.feed(data)
         head = self._http.head
         if head is None or not pieces:
@@ -194,15 +212,19 @@ class Exchange:
             if sum(map(len, self._body)) < _MAX_ERROR_BODY:
                 self._body += pieces
             return
-        bearing = 0
-        take = self._reader.take
+        bearing = events = 0
+        reader = self._reader
         for piece in pieces:  # one for each HTTP chunk
             output = False
             for event in self._sse.feed(piece):
-                output = take(event.data, at) or output
+                events += 1
+                output = reader.take(event.data, at) or output
             bearing += output
         if bearing > 1 and head.chunked:
             self.shared_reads += bearing - 1
+        alone = fresh and bearing == events == len(pieces) == 1 and self._sse.between
+        if alone and (self._http.between or not head.chunked) and head.content_length is None:
+            self._template = learn(data, head.chunked)
 
     def record(self) -> RequestRecord:
         """The record of a request that has ended. Parses what is left; the raw reads are dropped."""
@@ -211,7 +233,8 @@ class Exchange:
             self._http.end()
         outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
         reader, arrival, head = self._reader, self.request.arrival, self.head
-        chunks = tuple(reader.chunk_ns)
+        chunks = Ints("q", reader.chunk_ns)
+        tokens = reader.chunk_tokens
         record = RequestRecord(
             index=arrival.index,
             phase=arrival.phase,
@@ -225,7 +248,7 @@ class Exchange:
             last_output_ns=chunks[-1] if chunks else None,
             closed_ns=None if self.closed_ns is None else max(self.closed_ns, self._latest_ns),
             chunk_ns=chunks,
-            chunk_tokens=reader.chunk_tokens,
+            chunk_tokens=None if tokens is None else Ints("i", tokens),
             prompt_tokens=reader.prompt_tokens,
             output_tokens=reader.output_tokens,
             cached_tokens=reader.cached_tokens,

@@ -15,9 +15,11 @@ __all__ = [
     "SO_TIMESTAMPNS",
     "ClockMap",
     "KernelStamps",
+    "StampError",
     "realtime_offset",
     "stamp_ns",
     "stamps_available",
+    "unpack_stamp",
 ]
 
 SO_TIMESTAMPNS: Final = 35
@@ -29,7 +31,9 @@ ANCILLARY: Final = socket.CMSG_SPACE(16)
 _REFRESH_NS: Final = 100_000_000
 _READINGS: Final = 7
 _PROBE_READS: Final = 20
-_unpack: Final[Callable[[bytes], tuple[int, int]]] = struct.Struct("qq").unpack
+unpack_stamp: Final[Callable[[bytes], tuple[int, int]]] = struct.Struct("qq").unpack
+"""Seconds and ns of a ``struct timespec``. Raises StampError for what is none."""
+StampError: Final = struct.error
 
 
 def realtime_offset() -> int:
@@ -48,7 +52,7 @@ def stamp_ns(ancillary: Sequence[tuple[int, int, bytes]], offset: int) -> int | 
     """The kernel's receive time in monotonic ns, None where a read brought none."""
     for level, kind, data in ancillary:
         if kind == SO_TIMESTAMPNS and level == socket.SOL_SOCKET and len(data) == 16:
-            seconds, ns = _unpack(data)
+            seconds, ns = unpack_stamp(data)
             return seconds * 1_000_000_000 + ns - offset
     return None
 

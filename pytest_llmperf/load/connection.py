@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_llmperf.errors import TargetError
@@ -15,10 +13,14 @@ from pytest_llmperf.load.clock import SO_TIMESTAMPNS
 from pytest_llmperf.records import Endpoint, Outcome
 
 if TYPE_CHECKING:
+    import ssl
+
     from pytest_llmperf.load.client import Exchange
+    from pytest_llmperf.load.tls import Tls
 
-__all__ = ["Address", "Connection", "ConnectionFailedError", "error_text", "resolve", "tls_context"]
+__all__ = ["Address", "Connection", "ConnectionFailedError", "error_text", "resolve"]
 
+UNIX: Final[int] = getattr(socket, "AF_UNIX", -1)
 _CIPHERTEXT: Final = 65536
 
 
@@ -44,21 +46,14 @@ def error_text(error: OSError) -> str:
     return f"{errno.errorcode.get(error.errno, error.errno)}: {os.strerror(error.errno)}"
 
 
-def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
-    """Verifies against the system's certificates and those in ``ca_file``. Raises OSError where that is unusable."""
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        context.load_verify_locations(cafile=ca_file)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 def resolve(endpoint: Endpoint, timeout_s: float) -> Address:
     """The address that the whole run uses, so that no request waits for a name.
 
     Where a name has several (``localhost`` often has two), the first that accepts a connection; whether a server
     accepts any is left to the requests to find out. Raises TargetError where the name is unknown.
     """
+    if endpoint.socket is not None:
+        return Address(UNIX, endpoint.socket)
     host = endpoint.host.strip("[]")
     try:
         found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
@@ -83,11 +78,9 @@ class Connection:
     """
 
     __slots__ = (
-        "_incoming",
-        "_outgoing",
+        "_context",
         "_tls",
         "_tls_name",
-        "_tls_socket",
         "carried",
         "connected_ns",
         "exchange",
@@ -96,8 +89,10 @@ class Connection:
         "mask",
         "number",
         "pending",
+        "receive",
         "sock",
         "start_ns",
+        "tls",
     )
 
     def __init__(self, address: Address, number: int, tls: ssl.SSLContext | None, tls_name: str, stamps: bool) -> None:
@@ -112,13 +107,15 @@ class Connection:
         self.pending = b""
         """Bytes that the socket did not take yet."""
         self.mask = 0
-        self._tls, self._tls_name = tls, tls_name
-        self._tls_socket: ssl.SSLObject | None = None
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._context, self._tls_name = tls, tls_name
+        self._tls: Tls | None = None
         self.sock = socket.socket(address.family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
+        self.receive = self.sock.recvmsg
+        self.tls = tls is not None
         self.sock.setblocking(False)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.family != UNIX:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if stamps:
             self.sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.start_ns = time.monotonic_ns()
@@ -132,7 +129,7 @@ class Connection:
 
         Raises ConnectionFailedError.
         """
-        if self._tls_socket is None:
+        if self._tls is None:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise ConnectionFailedError(Outcome.CONNECT_FAILED, error_text(OSError(code, "")))
@@ -140,49 +137,44 @@ class Connection:
                 self.sock.getpeername()
             except OSError:  # the event was one of an earlier connection that had the same descriptor
                 return False
-            if self._tls is not None:
-                self._tls_socket = self._tls.wrap_bio(self._incoming, self._outgoing, server_hostname=self._tls_name)
-        if self._tls_socket is not None and not self._handshake(self._tls_socket):
+            if self._context is not None:
+                from pytest_llmperf.load.tls import Tls  # costs the start of a plain run nothing
+
+                self._tls = Tls(self._context, self._tls_name)
+        if self._tls is not None and not self._handshake(self._tls):
             return False
         self.connected_ns = time.monotonic_ns()
         return True
 
-    def _handshake(self, tls: ssl.SSLObject) -> bool:
+    def _handshake(self, tls: Tls) -> bool:
         try:
-            self._pull()
+            data = self._arrived()
+            if data:
+                tls.feed(data)
             try:
-                tls.do_handshake()
-                return True
-            except ssl.SSLWantReadError:
-                return False
+                return tls.handshake()
             finally:
                 self.send(b"")  # our half, or the alert that says why not
         except OSError as error:
-            reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
-            detail = reason or error_text(error)
-            raise ConnectionFailedError(Outcome.TLS_FAILED, f"TLS handshake failed: {detail}") from None
+            raise ConnectionFailedError(Outcome.TLS_FAILED, f"TLS handshake failed: {error_text(error)}") from None
 
-    def _pull(self) -> None:
-        """Hand arrived ciphertext to TLS."""
+    def _arrived(self) -> bytes:
         try:
             data = self.sock.recv(_CIPHERTEXT)
         except BlockingIOError:
-            return
+            return b""
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "closed by the server")
-        self._incoming.write(data)
+        return data
 
     def seal(self, data: bytes) -> bytes:
         """``data`` as it goes on the wire: encrypted where the connection is TLS."""
-        if self._tls_socket is None:
-            return data
-        self._tls_socket.write(data)
-        return self._outgoing.read()
+        return data if self._tls is None else self._tls.seal(data)
 
     def send(self, data: bytes) -> None:
         """Write sealed bytes, or the rest of earlier ones; what does not fit stays ``pending``. Raises OSError."""
-        if self._tls_socket is not None and not data and not self.pending:
-            data = self._outgoing.read()
+        if self._tls is not None and not data and not self.pending:
+            data = self._tls.outgoing()
         data = self.pending + data if self.pending else data
         while data:
             try:
@@ -192,33 +184,12 @@ class Connection:
             data = data[count:]
         self.pending = data
 
-    @property
-    def tls(self) -> bool:
-        return self._tls is not None
-
     def plain(self, data: bytes) -> tuple[bytes, bool]:
         """The text in ``data`` as read from the socket, and whether the server ended the connection.
 
         Raises OSError where TLS finds the bytes damaged.
         """
-        tls = self._tls_socket
-        if tls is None:
-            return data, not data
-        if data:
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
-        pieces: list[bytes] = []
-        try:
-            while True:
-                piece = tls.read(_CIPHERTEXT)
-                if not piece:
-                    return b"".join(pieces), True
-                pieces.append(piece)
-        except ssl.SSLWantReadError:
-            return b"".join(pieces), not data
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return b"".join(pieces), True
+        return (data, not data) if self._tls is None else self._tls.open(data)
 
     def close(self) -> None:
         self.sock.close()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.load.clock import KernelStamps
-from pytest_llmperf.load.connection import resolve, tls_context
+from pytest_llmperf.load.connection import UNIX, resolve
+from pytest_llmperf.load.drive import Drive, Progress
+from pytest_llmperf.load.job import Job, Limits, Load
 from pytest_llmperf.load.limits import need_descriptors
-from pytest_llmperf.load.loop import Drive, Progress, Run
+from pytest_llmperf.load.loop import Run
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport
-from pytest_llmperf.plan import LoadProfile, TimeLimits
 from pytest_llmperf.records import Endpoint
+
+if TYPE_CHECKING:
+    import ssl
+
+    from pytest_llmperf.plan import LoadProfile, TimeLimits
 
 __all__ = ["Drive", "LoadThread", "Progress", "Stop", "begin", "drive"]
 
@@ -29,21 +36,26 @@ def drive(
     progress: Progress | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Drive:
-    """Send ``requests`` as ``load`` says and wait for them; blocks the calling thread (see ``begin``).
+    """Send ``requests`` as ``load`` says and wait for them, in the calling thread (``begin`` has a process for it).
 
     ``tls`` is for https endpoints; default: ``tls_context()``. What goes wrong on the way to the server and in it
     becomes records. Raises TargetError where the host's name is unknown, InfraError where the client itself cannot
     do what is asked, and what ``requests`` raises. The garbage collector of the process is off meanwhile.
     """
-    need_descriptors(load)
-    address = resolve(endpoint, limits.connect)
-    context = (tls or tls_context()) if endpoint.tls else None
+    plain, bounds = Load.of(load), Limits.of(limits)
+    need_descriptors(plain)
+    address = resolve(endpoint, bounds.connect)
     held = stop or Stop()
-    secrets = tuple(value for header in endpoint.headers.values() for value in (header, *header.split()[1:]))
+    if endpoint.tls and tls is None:
+        from pytest_llmperf.load.tls import tls_context
+
+        tls = tls_context()
     with KernelStamps() as stamps:
-        transport = Transport(address, context, endpoint.host.strip("[]"), stamps=stamps.available)
+        stamped = stamps.available and address.family != UNIX  # stream sockets of that family have none
+        transport = Transport(address, tls if endpoint.tls else None, _tls_name(endpoint), stamps=stamped)
         try:
-            return Run(transport, requests, load, limits, held, progress or Progress(), secrets).run()
+            run = Run(transport, requests, plain, bounds, held, progress or Progress(), _secrets(endpoint))
+            return run.run()
         finally:
             transport.close()
             if stop is None:
@@ -51,7 +63,7 @@ def drive(
 
 
 class LoadThread:
-    """A load in a thread of its own: the caller's thread stays free for signals and for watching the server."""
+    """A load that a thread waits for: the caller's thread stays free for signals and for watching the server."""
 
     def __init__(self, work: Callable[[], Drive]) -> None:
         self._work = work
@@ -91,7 +103,42 @@ def begin(
     *,
     stop: Stop,
     progress: Progress | None = None,
-    tls: ssl.SSLContext | None = None,
+    ca_file: Path | None = None,
+    clients: int = 1,
 ) -> LoadThread:
-    """``drive`` in a thread of its own. ``stop.set()`` ends it within about a tenth of a second."""
-    return LoadThread(lambda: drive(endpoint, requests, load, limits, stop=stop, progress=progress, tls=tls))
+    """Send ``requests`` as ``load`` says from ``clients`` processes of their own.
+
+    ``stop.set()`` ends it within about a tenth of a second. What ``drive`` raises is raised by ``result``.
+    """
+    from pytest_llmperf.load.processes import drive_in_processes
+
+    plain = Load.of(load)
+    clients = min(clients, plain.concurrency or clients)
+
+    def work() -> Drive:
+        address = resolve(endpoint, limits.connect)
+        jobs = [
+            Job(
+                family=address.family,
+                sockaddr=address.sockaddr,
+                tls=endpoint.tls,
+                tls_name=_tls_name(endpoint),
+                ca_file=None if ca_file is None else str(ca_file),
+                load=plain.share(part, clients),
+                limits=Limits.of(limits).plain(),
+                secrets=_secrets(endpoint),
+            )
+            for part in range(clients)
+        ]
+        return drive_in_processes(jobs, requests, plain, stop, progress or Progress())
+
+    return LoadThread(work)
+
+
+def _tls_name(endpoint: Endpoint) -> str:
+    return endpoint.host.strip("[]")
+
+
+def _secrets(endpoint: Endpoint) -> tuple[str, ...]:
+    """Header values, and what follows their scheme (``Bearer KEY``): servers quote keys that they refuse."""
+    return tuple(value for header in endpoint.headers.values() for value in (header, *header.split()[1:]))

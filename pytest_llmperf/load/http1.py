@@ -138,6 +138,11 @@ class ResponseParser:
         self.complete = not self._left
         return [piece] if piece else []
 
+    @property
+    def between(self) -> bool:
+        """The next byte begins a chunk."""
+        return self._state == "size" and not self._buffer and self.head is not None
+
     def end(self) -> None:
         """The connection was closed in order: that ends a body without a length."""
         if self.head is not None and not self.head.chunked and self.head.content_length is None:

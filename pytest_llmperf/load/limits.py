@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_llmperf.errors import InfraError
-from pytest_llmperf.load.client import Exchange
-from pytest_llmperf.plan import LoadProfile, TimeLimits
+from pytest_llmperf.load.client import MAX_RESPONSE, Exchange
 from pytest_llmperf.records import Outcome
+
+if TYPE_CHECKING:
+    from pytest_llmperf.load.job import Limits, Load
 
 __all__ = ["need_descriptors", "overdue", "tick_ns"]
 
@@ -18,13 +20,13 @@ _TICK_NS: Final = 100_000_000
 _SPARE: Final = 64
 
 
-def tick_ns(limits: TimeLimits) -> int:
+def tick_ns(limits: Limits) -> int:
     """How often limits are looked at: a tenth of the shortest, between 5 and 100 ms."""
     shortest = min(limits.connect, limits.first_token, limits.no_progress, limits.request, limits.run)
     return max(5_000_000, min(_TICK_NS, round(shortest * _NS / 10)))
 
 
-def overdue(exchange: Exchange, limits: TimeLimits, now_ns: int) -> tuple[Outcome, str] | None:
+def overdue(exchange: Exchange, limits: Limits, now_ns: int) -> tuple[Outcome, str] | None:
     """The limit that an exchange in flight has passed, if any.
 
     Cheap unless a limit of output looks passed by what is known: only then is the response parsed as far as it came,
@@ -38,6 +40,8 @@ def overdue(exchange: Exchange, limits: TimeLimits, now_ns: int) -> tuple[Outcom
         return None
     if now_ns - sent_ns > limits.request * _NS:
         return Outcome.DEADLINE, f"the response was not complete within {limits.request:g} s"
+    if exchange.size > MAX_RESPONSE:
+        return Outcome.PROTOCOL_ERROR, f"the response exceeds {MAX_RESPONSE} bytes"
     waited_ns = now_ns - exchange.progress_ns
     if waited_ns <= min(limits.first_token, limits.no_progress) * _NS:
         return None
@@ -52,7 +56,7 @@ def overdue(exchange: Exchange, limits: TimeLimits, now_ns: int) -> tuple[Outcom
     return None
 
 
-def need_descriptors(load: LoadProfile) -> None:
+def need_descriptors(load: Load) -> None:
     """Raise this process's limit of open files as far as the load needs it.
 
     Open loop has no cap on what is in flight, so there the limit goes as high as it may. Raises InfraError where the

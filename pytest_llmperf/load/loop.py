@@ -6,65 +6,30 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final, final
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
 
 from pytest_llmperf.load.client import Exchange
+from pytest_llmperf.load.drive import Drive, Progress
+from pytest_llmperf.load.job import Limits, Load
 from pytest_llmperf.load.limits import overdue, tick_ns
 from pytest_llmperf.load.pacing import NO_CONNECTION, ClosedLoop, OpenLoop, Pace, RequestQueue, Timers
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport
-from pytest_llmperf.plan import LoadProfile, TimeLimits
 from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Window
 
-__all__ = ["Drive", "Progress", "Run"]
+__all__ = ["Run"]
 
 _NS: Final = 1_000_000_000
-_SLICE_READS: Final = 64  # parsed between two looks at the sockets: about half a millisecond
+_SLICE_READS: Final = 32  # parsed between two looks at the sockets: about a tenth of a millisecond
+_BACKLOG: Final = 4096  # stored reads from which on responses are parsed while they still come
+_TOO_MUCH: Final = 65_536  # stored reads, at some 250 bytes each
 _CHORE_ROOM_NS: Final = 2_000_000
-_MUCH: Final = 128 * 1024 * 1024
-_TOO_MUCH: Final = 512 * 1024 * 1024
+_CROWD: Final = 40_000  # reads a second from which on they are taken in batches
+_NAP_S: Final = 0.000_05  # with the system's slack about twice that; longer ones join gaps that happen to be short
 _GIVE_UP: Final = 20
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Drive:
-    """What a load left behind."""
-
-    records: tuple[RequestRecord, ...]
-    """Warm-up included, ordered by index; requests that were never begun are absent."""
-    window: Window
-    """From the first measured request (closed loop: sent, open loop: scheduled). With a duration exactly that long,
-    unless cut; else to the last output, or failure, of a measured request. Empty where none was begun."""
-    client: ClientStats
-    monotonic_start_ns: int
-    """Start of the run; in open loop of the timetable."""
-    wall_start: float
-    """Unix time of the same moment, for correlation only."""
-    complete: bool
-    """False where it was stopped, or cut at ``limits.run``."""
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Progress:
-    """Counters that another thread may read while the load runs. No lock: each is one reference."""
-
-    sent: int = 0
-    """Sends, the second of a retried request included."""
-    in_flight: int = 0
-    finished: int = 0
-    """Ended in any way, warm-up included."""
-    measured: int = 0
-    """Measured requests among them."""
-    failed: int = 0
-    """As far as parsed, which lags behind."""
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    """Known ahead with a duration only."""
 
 
 class Run:
@@ -74,19 +39,29 @@ class Run:
         self,
         transport: Transport,
         requests: Iterator[PreparedRequest],
-        load: LoadProfile,
-        limits: TimeLimits,
+        load: Load,
+        limits: Limits,
         stop: Stop,
         progress: Progress,
         secrets: tuple[str, ...],
+        *,
+        available: Callable[[], bool] = lambda: True,
+        gate: Callable[[int], int] = lambda _lead_ns: time.monotonic_ns(),
+        on_tick: Callable[[], None] = lambda: None,
+        on_quiet: Callable[[], object] = lambda: None,
+        realtime: bool = False,
     ) -> None:
+        """``available``: whether the next request can be had at once. ``gate`` is told the pace's lead when all is
+        ready, and gives the time to start at. ``on_tick`` is called as often as the limits are looked at, ``on_quiet``
+        once nothing is in flight any more. ``realtime``: how this process is scheduled, for the record."""
         self.transport = transport
         self.timers = Timers()
         self.in_flight: dict[Exchange, None] = {}
         self.window_end_ns: int | None = None
         self._window_start_ns: int | None = None
-        self._queue = RequestQueue(requests)
+        self._queue = RequestQueue(requests, available)
         self._load, self._limits, self._stop, self._progress = load, limits, stop, progress
+        self._gate, self._on_tick, self._on_quiet, self._realtime = gate, on_tick, on_quiet, realtime
         self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
         self._pace: Pace = OpenLoop(self) if load.concurrency is None else ClosedLoop(self, load.concurrency)
         self._give_up = max(_GIVE_UP, 3 * (load.concurrency or 0))
@@ -96,7 +71,10 @@ class Run:
         self._cut_ns: int | None = None
         self._warnings: list[str] = []
         self._ended: deque[Exchange] = deque()
-        self._held_bytes = 0
+        self._growing: deque[Exchange] = deque()  # whose turn it is to be parsed while it still comes
+        self._parsed_reads = 0
+        self._ticked = (0, 0)  # time and reads at the last look at the limits
+        self._crowded = False
         self._records: list[RequestRecord] = []
         self._last_measured_ns = 0
         self._shared_reads = 0
@@ -117,14 +95,13 @@ class Run:
             self._pace.open_ahead()
             while not self._stop.is_set() and any(map(self._opening, self.in_flight)):
                 self._step()
-            wall_start = time.time()
-            start_ns = now_ns = time.monotonic_ns()
-            start_ns = self._pace.start(now_ns)
-            wall_start += (start_ns - now_ns) / _NS
+            start_ns = self._pace.start(self._gate(self._pace.lead_ns()))
+            wall_start = time.time() + (start_ns - time.monotonic_ns()) / _NS
             while self.in_flight or self.timers.work:
                 self._step()
             wall_ns = time.monotonic_ns() - begun_ns
             cpu = time.thread_time() - cpu
+            self._on_quiet()
             while self._ended:
                 self._parse(None)
         finally:
@@ -175,23 +152,50 @@ class Run:
         now_ns = time.monotonic_ns()
         room_ns = self.timers.run(now_ns) - now_ns
         chores = room_ns > _CHORE_ROOM_NS and self._has_chores()
+        if self._crowded and room_ns > _CHORE_ROOM_NS:
+            # The kernel has the times; reads that wait for each other cost less, and a stream is far from its next.
+            if chores:
+                self._chore()
+            else:
+                time.sleep(_NAP_S)
         busy = self.transport.wait(0 if chores else max(0, room_ns) / _NS)
-        if (chores and not busy) or self._held_bytes > _TOO_MUCH:
+        if (chores and not busy) or self._backlog > _TOO_MUCH:
             self._chore()
 
+    @property
+    def _backlog(self) -> int:
+        """Reads that are stored and not parsed."""
+        return self.transport.meter.reads - self._parsed_reads
+
     def _has_chores(self) -> bool:
-        if self._queue.wants_more and self._drawing:
+        if self._drawing and self._queue.wants_more:
             return True
         # Without kernel stamps a read waits for whatever we are at, so parsing waits until it must be.
-        return bool(self._ended) and (self.transport.stamps or self._held_bytes > _MUCH)
+        if not self.transport.stamps:
+            return self._backlog > _TOO_MUCH // 2
+        return bool(self._ended) or self.transport.meter.reads - self._parsed_reads > _BACKLOG
 
     def _chore(self) -> None:
-        if not (self._drawing and self._queue.draw_ahead()) and self._ended:
+        """Something that can wait, in a slice that nobody notices."""
+        if self._drawing and self._queue.draw_ahead():
+            return
+        if self._ended:
             self._parse(_SLICE_READS)
+        elif self._backlog > _BACKLOG:
+            if not self._growing:
+                self._growing = deque(self.in_flight)
+            if self._growing:
+                exchange = self._growing.popleft()
+                exchange.digest(_SLICE_READS)
+                self._settle(exchange)
 
     def _tick(self, now_ns: int) -> None:
         """Look at the limits; a coarse timer, so that reads need not."""
         self.transport.clock.refresh(now_ns)
+        reads = self.transport.meter.reads
+        rate = (reads - self._ticked[1]) / max(1e-3, (now_ns - self._ticked[0]) / _NS)
+        self._crowded, self._ticked = self.transport.stamps and rate > _CROWD, (now_ns, reads)
+        self._on_tick()
         self.timers.at(now_ns + tick_ns(self._limits), self._tick, work=False)
         if now_ns - self._run_start_ns > self._limits.run * _NS and self._cut_ns is None:
             self._cut(f"the run's limit of {self._limits.run:g} s was reached")
@@ -227,7 +231,6 @@ class Run:
                 self._drawing = False
                 self._warnings.append(f"gave up after {self._unconnected} requests in a row without a connection")
         if exchange.outcome is not Outcome.CUT or exchange.sent_ns is not None:
-            self._held_bytes += exchange.size
             self._ended.append(exchange)
         progress = self._progress
         progress.in_flight = len(self.in_flight)
@@ -240,10 +243,11 @@ class Run:
     def _parse(self, reads: int | None) -> None:
         """Parse a part of the oldest ended exchange; with its last part it becomes a record."""
         exchange = self._ended[0]
-        if not exchange.digest(reads):
+        exchange.digest(reads)
+        self._settle(exchange)
+        if exchange.stored:
             return
         self._ended.popleft()
-        self._held_bytes -= exchange.size
         shared = exchange.shared_reads
         record = exchange.record()
         if record.detail is not None and any(secret in record.detail for secret in self._secrets):
@@ -254,6 +258,10 @@ class Run:
         if record.phase is Phase.MEASURED:
             end_ns = record.last_output_ns if record.outcome is Outcome.OK else exchange.ended_ns
             self._last_measured_ns = max(self._last_measured_ns, end_ns or 0)
+
+    def _settle(self, exchange: Exchange) -> None:
+        self._parsed_reads += exchange.parsed - exchange.settled
+        exchange.settled = exchange.parsed
 
     def _redact(self, detail: str) -> str:
         for secret in self._secrets:  # a server may quote the key that it refuses
@@ -287,4 +295,5 @@ class Run:
             slip_p99_ns=slips[math.ceil(0.99 * len(slips)) - 1] if slips else None,
             slip_max_ns=slips[-1] if slips else None,
             wake_lag_p99_ns=meter.lag_quantile_ns(0.99) if stamps else None,
+            realtime=self._realtime,
         )

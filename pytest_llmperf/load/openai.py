@@ -6,7 +6,8 @@ import json
 from typing import Any, Final
 
 from pytest_llmperf.load.http1 import ProtocolError
-from pytest_llmperf.records import Outcome, TokenSource
+from pytest_llmperf.load.repeat import Repetitions
+from pytest_llmperf.records import Ints, Outcome, TokenSource
 
 __all__ = ["MAX_DETAIL", "StreamReader", "error_detail"]
 
@@ -25,6 +26,7 @@ class StreamReader:
     """
 
     __slots__ = (
+        "_answers",
         "_counting",
         "_final_tokens",
         "_running",
@@ -39,7 +41,7 @@ class StreamReader:
     )
 
     def __init__(self) -> None:
-        self.chunk_ns: list[int] = []
+        self.chunk_ns = Ints("q")
         self.first_answer_ns: int | None = None
         self.finish_reason: str | None = None
         self.done = False
@@ -51,6 +53,7 @@ class StreamReader:
         self._counting: bool | None = None  # events with choices carry a usage; None until the first of them
         self._trusted = True  # every output-bearing chunk had a usage that never went back
         self._usage: dict[str, Any] | None = None
+        self._answers = True  # the last output-bearing event bore more than reasoning
         self._final_tokens: int | None = None
 
     def take(self, data: str, at: int) -> bool:
@@ -103,15 +106,30 @@ class StreamReader:
         grew = bool(self._counting) and counted is not None and counted > self._running
         if not (answer or reasoning or grew):
             return False
+        self._answers = answer or not reasoning
+        self._credit(at, counted)
+        return True
+
+    def repeat(self, events: Repetitions) -> None:
+        """Events like the one that ``take`` last said bore output, but for their text and running count."""
+        if events.counts is not None:
+            for at, counted in zip(events.times, events.counts, strict=True):
+                self._final_tokens = counted
+                self._credit(at, counted)
+            return
+        self._counting = False
+        self._credit(events.times[0], None)
+        self.chunk_ns.extend(events.times[1:])
+
+    def _credit(self, at: int, counted: int | None) -> None:
         self.chunk_ns.append(at)
-        if self.first_answer_ns is None and (answer or not reasoning):
+        if self.first_answer_ns is None and self._answers:
             self.first_answer_ns = at
         if counted is None or counted < self._running:
             self._trusted = False
         else:
             self.tokens.append(counted - self._running)
             self._running = counted
-        return True
 
     @property
     def chunk_tokens(self) -> tuple[int, ...] | None:

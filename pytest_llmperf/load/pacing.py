@@ -56,19 +56,23 @@ class Timers:
 class RequestQueue:
     """Requests made a little ahead, since writing a long prompt takes longer than the loop may be away."""
 
-    def __init__(self, source: Iterator[PreparedRequest]) -> None:
-        self._source = source
+    def __init__(self, source: Iterator[PreparedRequest], available: Callable[[], bool] = lambda: True) -> None:
+        """``available``: whether the next request of ``source`` comes at once."""
+        self._source, self._available = source, available
         self._ready: deque[PreparedRequest] = deque()
         self._ended = False
 
     @property
     def wants_more(self) -> bool:
         """Whether ``draw_ahead`` has something to do."""
-        return not self._ended and len(self._ready) < _QUEUE
+        return not self._ended and len(self._ready) < _QUEUE and self._available()
 
     def draw_ahead(self, depth: int = _QUEUE) -> bool:
-        """Make one more; False where ``depth`` are ready or the plan has ended."""
-        if self._ended or len(self._ready) >= depth:
+        """Make one more; False where ``depth`` are ready, the plan has ended or the next one is not there yet."""
+        return len(self._ready) < depth and not self._ended and self._available() and self._draw()
+
+    def _draw(self) -> bool:
+        if self._ended:
             return False
         request = next(self._source, None)
         if request is None:
@@ -80,7 +84,7 @@ class RequestQueue:
     def take(self) -> PreparedRequest | None:
         """The next request; None after the last."""
         if not self._ready:
-            self.draw_ahead()
+            self._draw()
         return self._ready.popleft() if self._ready else None
 
 
@@ -89,6 +93,9 @@ class Pace(Protocol):
 
     def open_ahead(self) -> None:
         """Open what the first requests need, before the clock starts."""
+
+    def lead_ns(self) -> int:
+        """How long after ``start_ns`` the timetable begins; known once the first connections are open."""
 
     def start(self, start_ns: int) -> int:
         """Begin; returns the start of the run's timetable."""
@@ -111,6 +118,9 @@ class ClosedLoop:
     def open_ahead(self) -> None:
         for _ in range(self._concurrency):
             self._begin(held=True)
+
+    def lead_ns(self) -> int:
+        return 0
 
     def start(self, start_ns: int) -> int:
         self._started = True
@@ -162,13 +172,18 @@ class OpenLoop:
             self._first = Exchange(request, 0, held=True)
             self._run.launch(self._first)
 
+    def lead_ns(self) -> int:
+        first = self._first
+        if first is not None and first.connected_ns is not None and first.connect_start_ns is not None:
+            lead = 3 * (first.connected_ns - first.connect_start_ns)
+            self._lead_ns = min(_MAX_LEAD_NS, max(_MIN_LEAD_NS, lead))
+        return self._lead_ns
+
     def start(self, start_ns: int) -> int:
         first = self._first
         if first is None:
             return start_ns
-        if first.connected_ns is not None and first.connect_start_ns is not None:
-            lead = 3 * (first.connected_ns - first.connect_start_ns)
-            self._lead_ns = min(_MAX_LEAD_NS, max(_MIN_LEAD_NS, lead))
+        self.lead_ns()
         # The timetable begins a lead from now, so that its first requests are opened ahead as well.
         self._start_ns = start_ns + self._lead_ns
         self._plan(first)

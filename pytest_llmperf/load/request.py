@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.plan import Workload
 from pytest_llmperf.records import Api, Arrival, Endpoint
+
+if TYPE_CHECKING:
+    from pytest_llmperf.plan import Workload
 
 __all__ = ["PATHS", "PreparedRequest", "body", "encode"]
 
@@ -59,6 +60,8 @@ def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any]) -> bytes:
 
     Raises UsageError where a header of the endpoint could not be sent as one header; the value is not shown.
     """
+    from urllib.parse import quote, urlsplit  # a client process has no use for it
+
     content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     path = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._") + PATHS[api]
     headers = {

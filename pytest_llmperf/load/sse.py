@@ -63,6 +63,11 @@ class SseDecoder:
             self._parts.append(rest)
         return self._dispatch(lines)
 
+    @property
+    def between(self) -> bool:
+        """The next byte begins an event."""
+        return self._started and not self._parts and not self._data and not self._name and not self._after_cr
+
     def _dispatch(self, lines: list[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []
         for line in lines:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import errno
-import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.load.client import Exchange
-from pytest_llmperf.load.clock import ANCILLARY, ClockMap, stamp_ns
+from pytest_llmperf.load.clock import ANCILLARY, ClockMap, StampError, unpack_stamp
 from pytest_llmperf.load.connection import Address, Connection, ConnectionFailedError, error_text
 from pytest_llmperf.load.meter import Meter
 from pytest_llmperf.load.polling import READ, WRITE, make_poller
 from pytest_llmperf.records import Outcome
 
+if TYPE_CHECKING:
+    import ssl
+
 __all__ = ["Transport"]
 
 _READ_SIZE: Final = 8192  # a larger buffer is allocated anew for each read and costs more than it saves
+_monotonic_ns: Final = time.monotonic_ns
 _AT_ONCE_NS: Final = 1_000_000_000
 
 
@@ -62,8 +65,15 @@ class Transport:
     def wait(self, timeout_s: float) -> bool:
         """React to what is ready, after ``timeout_s`` at the latest; whether there was anything."""
         events = self._poller.wait(timeout_s)
+        connections = self._connections
         for fd, mask in events:
-            self._handle(fd, mask)
+            connection = connections.get(fd)
+            if connection is None:  # the wake-up, or closed by an earlier event of the same batch
+                continue
+            if mask == READ and connection.connected_ns is not None:
+                self._read(connection)
+            else:
+                self._handle(connection, mask)
         return bool(events)
 
     # --- giving exchanges their connections
@@ -166,11 +176,8 @@ class Transport:
 
     # --- hot path
 
-    def _handle(self, fd: int, mask: int) -> None:
-        """React to one readiness event."""
-        connection = self._connections.get(fd)
-        if connection is None:  # the wake-up, or closed by an earlier event of the same batch
-            return
+    def _handle(self, connection: Connection, mask: int) -> None:
+        """React to an event that is more than something to read."""
         if connection.connected_ns is None:
             self._advance(connection)
             return
@@ -186,24 +193,28 @@ class Transport:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data, ancillary, _, _ = connection.sock.recvmsg(_READ_SIZE, ANCILLARY)
+            data, ancillary, _, _ = connection.receive(_READ_SIZE, ANCILLARY)
         except BlockingIOError:
             return
         except OSError as error:
             self._lost(connection, error)
             return
-        now = time.monotonic_ns()
-        at = now
+        at = now = _monotonic_ns()
         if data:
             meter = self.meter
             meter.reads += 1
             if self.stamps:
-                stamp = stamp_ns(ancillary, self.clock.offset) if ancillary else None
-                if stamp is None:
+                try:
+                    ((_, _, stamp),) = ancillary  # nothing else was asked for
+                    seconds, ns = unpack_stamp(stamp)
+                    lag = now - seconds * 1_000_000_000 - ns + self.clock.offset
+                    if lag > 0:
+                        at = now - lag
+                        meter.lags[lag // 1000] += 1
+                except (ValueError, StampError):
                     meter.unstamped += 1
-                else:
-                    at = min(stamp, now)
-                    meter.lag(now - at)
+                except IndexError:
+                    meter.lags[-1] += 1
         exchange = connection.exchange
         if connection.tls or not data:
             try:

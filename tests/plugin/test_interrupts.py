@@ -22,7 +22,7 @@ import pytest
 def test_short(llmperf):
     llmperf.run()
 
-@pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 64}, concurrency=2, duration="120 s")
+@pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 8}, concurrency=2, duration="120 s")
 def test_long(llmperf):
     llmperf.run()
 """

@@ -14,9 +14,9 @@ from loading import check, endpoint, requests, run
 from truth_server import TruthServer
 
 from pytest_llmperf.errors import InfraError, TargetError
-from pytest_llmperf.load.connection import tls_context
 from pytest_llmperf.load.driver import Progress, Stop, begin, drive
 from pytest_llmperf.load.request import PreparedRequest
+from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.plan import LoadProfile, TimeLimits
 from pytest_llmperf.records import Endpoint, Outcome, Phase, RequestRecord
 

@@ -117,12 +117,11 @@ def test_a_check_on_gaps_says_itself_that_they_are_invalid() -> None:
     assert assess(trial([record()], client=client(shared_reads=20)), LoadFacts(asked=("ttft_p50",))).notes != ()
 
 
-def test_a_busy_client_measures_itself() -> None:  # pitfall 18
+def test_a_busy_client_is_noted() -> None:  # pitfall 18; what its lateness does is a reason of its own
     found = assess(trial([record()], client=client(cpu_seconds=0.95)), LoadFacts(concurrency=1))
-    assert "lower concurrency" in found.reasons[0]
-    assert "it computed for 95 % of the time (at most 90 %)" in found.reasons[0]
-    assert "lower request_rate" in assess(trial(open_loop(5), client=client(cpu_seconds=0.95)), OPEN).reasons[0]
-    assert assess(trial([record()], client=client(cpu_seconds=0.85)), CLOSED).valid
+    assert found.valid
+    assert "the client was busy for 95 % of the time" in found.notes[0]
+    assert assess(trial([record()], client=client(cpu_seconds=0.85)), CLOSED).notes == ()
 
 
 def closed_loop(n: int, idle_ms: float) -> list[RequestRecord]:
@@ -165,7 +164,7 @@ def test_every_reason_names_a_remedy() -> None:
     reasons = [reason for one, facts in trials for reason in assess(one, facts).reasons]
     remedies = ("run it again", "raise requests", "core of its own", "please report it", "log of the server")
     assert [reason for reason in reasons if not any(remedy in reason for remedy in remedies)] == []
-    assert len(reasons) >= 9
+    assert len(reasons) >= 8
 
 
 def test_a_single_shared_read_of_a_thousand_is_not_worth_a_note() -> None:

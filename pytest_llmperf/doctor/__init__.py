@@ -1,0 +1,1 @@
+"""What this machine's client can measure: the load against a server whose every send is known."""

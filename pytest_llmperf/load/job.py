@@ -1,0 +1,164 @@
+"""What crosses from the test's process to a client process and back: plain values in length-prefixed frames.
+
+A client process must start in a tenth of a second, so it imports none of the validated models: ``Load`` and ``Limits``
+are what its loop needs of ``plan.LoadProfile`` and ``plan.TimeLimits``. Frames travel over pipes only; a request's
+bytes and the secrets of an endpoint are never in an argument or a file.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from struct import Struct
+from typing import Any, Final, Self
+
+from pytest_llmperf.load.request import PreparedRequest
+from pytest_llmperf.records import Arrival, Ints, Outcome, Phase, RequestRecord, TokenSource
+
+__all__ = ["HEADER", "Frames", "Job", "Limits", "Load", "frame", "pack_record", "pack_request", "unpack_record",
+           "unpack_request"]  # fmt: skip
+
+HEADER: Final = Struct("<cQ")
+"""Kind and length of what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The part of ``plan.LoadProfile`` that the loop needs; ``concurrency`` is that of one process."""
+
+    concurrency: int | None
+    request_rate: float | None
+    requests: int | None
+    duration: float | None
+
+    @classmethod
+    def of(cls, profile: Any) -> Self:
+        """From anything with the same attributes."""
+        return cls(**{field.name: getattr(profile, field.name) for field in fields(cls)})
+
+    @property
+    def open_loop(self) -> bool:
+        return self.request_rate is not None
+
+    @property
+    def endless(self) -> bool:
+        """Only the clock ends the plan of requests."""
+        return self.requests is None and not self.open_loop
+
+    def share(self, part: int, parts: int) -> dict[str, Any]:
+        """What process ``part`` of ``parts`` takes on, as arguments of this class."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.concurrency is not None:
+            given["concurrency"] = self.concurrency // parts + (part < self.concurrency % parts)
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``plan.TimeLimits`` in plain form, in seconds."""
+
+    connect: float
+    first_token: float
+    no_progress: float
+    request: float
+    run: float
+
+    @classmethod
+    def of(cls, limits: Any) -> Self:
+        """From anything with the same attributes."""
+        return cls(**{field.name: getattr(limits, field.name) for field in fields(cls)})
+
+    def plain(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One process's part of a load. Every value is one that ``marshal`` knows."""
+
+    family: int
+    sockaddr: Any
+    tls: bool
+    tls_name: str
+    ca_file: str | None
+    load: Mapping[str, Any]
+    limits: Mapping[str, float]
+    secrets: tuple[str, ...]
+    """Values that no record may quote."""
+
+    def plain(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def frame(kind: bytes, content: Any) -> bytes:
+    """One frame; ``content`` is made of plain values."""
+    packed = marshal.dumps(content)
+    return HEADER.pack(kind, len(packed)) + packed
+
+
+class Frames:
+    """Fed bytes that may be cut anywhere, gives whole frames."""
+
+    __slots__ = ("_at", "_buffer")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._at = 0
+
+    def feed(self, data: bytes) -> None:
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        self._buffer += data
+
+    def next(self) -> tuple[bytes, Any] | None:
+        """The next frame's kind and content, None until it is complete."""
+        begin = self._at + HEADER.size
+        if len(self._buffer) < begin:
+            return None
+        kind, size = HEADER.unpack_from(self._buffer, self._at)
+        if len(self._buffer) < begin + size:
+            return None
+        self._at = begin + size
+        return kind, marshal.loads(memoryview(self._buffer)[begin : begin + size])  # noqa: S302 - our own process
+
+
+def pack_request(request: PreparedRequest) -> tuple[Any, ...]:
+    """Plain values of a request."""
+    arrival = request.arrival
+    return (
+        arrival.index, arrival.phase.value, arrival.offset_ns, arrival.input_tokens, arrival.output_tokens, request.wire
+    )  # fmt: skip
+
+
+def unpack_request(packed: tuple[Any, ...]) -> PreparedRequest:
+    """The request again, as far as a client needs it (the prefix group is gone)."""
+    index, phase, offset_ns, input_tokens, output_tokens, wire = packed
+    return PreparedRequest(Arrival(index, Phase(phase), offset_ns, input_tokens, output_tokens), wire)
+
+
+def pack_record(record: RequestRecord) -> tuple[Any, ...]:
+    """Plain values of a record, in the order of its fields."""
+    return tuple([_plain(getattr(record, name)) for name in _FIELDS])
+
+
+def unpack_record(packed: tuple[Any, ...]) -> RequestRecord:
+    """The record again."""
+    values: dict[str, Any] = dict(zip(_FIELDS, packed, strict=True))
+    values["phase"] = Phase(values["phase"])
+    values["outcome"] = Outcome(values["outcome"])
+    values["token_source"] = TokenSource(values["token_source"])
+    values["chunk_ns"] = Ints("q", values["chunk_ns"])
+    if values["chunk_tokens"] is not None:
+        values["chunk_tokens"] = Ints("i", values["chunk_tokens"])
+    return RequestRecord(**values)
+
+
+_FIELDS: Final = tuple(field.name for field in fields(RequestRecord))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ints):
+        return value.tobytes()
+    return value.value if isinstance(value, Phase | Outcome | TokenSource) else value
