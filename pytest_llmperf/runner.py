@@ -16,9 +16,11 @@ from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
+from pytest_llmperf.load.contents import rows_of
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
-from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
+from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
+from pytest_llmperf.load.texts import prompt_of
 from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
@@ -130,8 +132,8 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
     path = Path("records") / f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     write_records(report_dir / path, trial.records)
     facts = LoadFacts(
-        request_rate=plan.load.request_rate,
-        shared_prefix=plan.workload.shared_prefix is not None,
+        request_rate=plan.load.request_rate if plan.load.max_concurrency is None else None,
+        shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
         asked=tuple(sla.metric for sla in plan.slas),
     )
@@ -148,10 +150,16 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     extras = live.engine.request_extras(plan.server)
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
-    for arrival in schedule(plan.workload, plan.load, plan.seed):
-        prompt = write_prompt(arrival, calibration, plan.seed, salt)
-        fields = body(live.endpoint.model, plan.workload, prompt, arrival.output_tokens, extras)
-        yield PreparedRequest(arrival, encode(live.endpoint, plan.workload.api, fields))
+    workload, rows = plan.workload, rows_of(plan.workload)
+    chat = workload.api == "chat"
+    for arrival in schedule(workload, plan.load, plan.seed):
+        prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
+        sampling = workload.sampling_of(arrival.part)
+        if arrival.row is not None:
+            sampling = {**sampling, **rows[arrival.row].sampling}
+        tokens, stream = arrival.output_tokens, arrival.stream
+        fields = body(live.endpoint.model, workload, prompt, tokens, extras, stream=stream, sampling=sampling)
+        yield PreparedRequest(arrival, encode(live.endpoint, workload.api, fields, stream=stream), stream=stream)
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
@@ -188,7 +196,7 @@ def _trial(
         wall_start=drive.wall_start,
         monotonic_start_ns=drive.monotonic_start_ns,
         complete=drive.complete,
-        warnings=(*warnings, *drive.warnings),
+        warnings=(*plan.notes, *warnings, *drive.warnings),
     )
 
 

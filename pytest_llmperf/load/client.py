@@ -41,6 +41,7 @@ class Exchange:
         "_reader",
         "_sse",
         "_stamps",
+        "cap_wait_ns",
         "closed_ns",
         "connect_start_ns",
         "connected_ns",
@@ -65,6 +66,8 @@ class Exchange:
         self.scheduled_ns = scheduled_ns
         self.held = held
         """Not to be sent yet, although the connection may be open."""
+        self.cap_wait_ns = 0
+        """How long the cap held it back after its scheduled time."""
         self.retried = False
         self.connect_start_ns: int | None = None
         self.connected_ns: int | None = None
@@ -238,6 +241,10 @@ class Exchange:
             connection=self.connection,
             requested_input_tokens=arrival.input_tokens,
             requested_output_tokens=arrival.output_tokens,
+            streamed=self.request.stream,
+            conversation=arrival.conversation,
+            turn=arrival.turn,
+            cap_wait_ns=self.cap_wait_ns,
         )
         self.restart()
         return record

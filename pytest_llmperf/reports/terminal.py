@@ -16,6 +16,7 @@ from rich.text import Text
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.plan import LoadProfile
+from pytest_llmperf.reports.schedule import extent_of
 from pytest_llmperf.result import CheckReport, MetricReport, SlowRequest, TestReport, TrialReport
 from pytest_llmperf.units import format_quantity
 
@@ -108,12 +109,7 @@ def _facts(test: TestReport) -> Iterator[str]:
 
 
 def _load(load: LoadProfile) -> str:
-    if load.request_rate is None:
-        kind = f"closed loop, {load.concurrency} in flight"
-    else:
-        kind = f"open loop, {load.request_rate:g} req/s {load.arrival or 'constant'}"
-    amount = f"{load.requests} requests" if load.requests is not None else format_quantity(load.duration, "s")
-    return f"{kind}, {amount} after {load.warmup_requests} to warm up"
+    return f"{load.describe()}, {extent_of(load)} after {load.warmup_requests} to warm up"
 
 
 def _latencies(metrics: dict[str, MetricReport]) -> Table:
