@@ -27,6 +27,8 @@ class _Piece:
 
     def inverse(self, amount: float) -> float:
         """The t at which the integral is ``amount``: the root of slope/2 t² + first t - amount."""
+        if amount == 0:
+            return 0.0
         slope = (self.last - self.first) / self.seconds
         if slope == 0:
             return amount / self.first
