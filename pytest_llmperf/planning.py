@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from pytest_llmperf.errors import ConfigError, MarkerError
 from pytest_llmperf.inputs.datasets import read_dataset
 from pytest_llmperf.inputs.traces import count_rows
 from pytest_llmperf.plan import DataFile, LoadProfile, Workload
 
-__all__ = ["complete", "with_requests"]
+__all__ = ["complete"]
 
 
 def complete(workload: Workload, load: LoadProfile) -> tuple[LoadProfile, tuple[str, ...]]:
@@ -16,10 +18,13 @@ def complete(workload: Workload, load: LoadProfile) -> tuple[LoadProfile, tuple[
     Raises ConfigError (file, line, value) where a file is not what it should be, MarkerError where it does not suffice.
     """
     notes: list[str] = []
+    if load.warmup is None and load.concurrency is not None and any(part.turns for part in workload.parts):
+        # One whole conversation for every slot: the window begins when the first of them is over.
+        load = _changed(load, warmup=max(2, math.ceil(load.first_level)))
     if load.trace is not None:
         load = _timed(load, load.trace, notes)
     elif load.schedule is not None and load.requests is None and load.duration is None:
-        load = with_requests(load, len(load.schedule) - load.warmup_requests)
+        load = _changed(load, requests=len(load.schedule) - load.warmup_requests)
     if load.trace is None and workload.trace is not None:
         _lengths_of(workload.trace, load, notes)
     if workload.dataset is not None:
@@ -27,9 +32,8 @@ def complete(workload: Workload, load: LoadProfile) -> tuple[LoadProfile, tuple[
     return load, (*notes, *_notes(workload, load))
 
 
-def with_requests(load: LoadProfile, requests: int) -> LoadProfile:
-    """``load`` with a number of measured requests."""
-    return LoadProfile.model_validate({**load.model_dump(), "requests": requests})
+def _changed(load: LoadProfile, **changes: int) -> LoadProfile:
+    return LoadProfile.model_validate({**load.model_dump(), **changes})
 
 
 def _timed(load: LoadProfile, trace: DataFile, notes: list[str]) -> LoadProfile:
@@ -48,7 +52,7 @@ def _timed(load: LoadProfile, trace: DataFile, notes: list[str]) -> LoadProfile:
             "llmperf", "trace", f"{trace.path} has {usable} requests: nothing to measure after {warmup} of warm-up"
         )
     _skipped(skipped, trace, notes)
-    return with_requests(load, usable - warmup) if needed is None and duration is None else load
+    return _changed(load, requests=usable - warmup) if needed is None and duration is None else load
 
 
 def _lengths_of(trace: DataFile, load: LoadProfile, notes: list[str]) -> None:

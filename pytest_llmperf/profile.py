@@ -80,8 +80,8 @@ class LoadProfile(Frozen):
     duration: Seconds | None = None
     """Length of the measured window in seconds."""
     warmup: int | None = Field(default=None, ge=0)
-    """Requests (multi-turn: conversations) before the window; default: twice the concurrency, or two seconds of the
-    rate, at least 2; of a timetable the first two."""
+    """Requests (multi-turn: conversations) before the window; default: twice the concurrency (conversations: once), or
+    two seconds of the rate, at least 2; of a timetable the first two."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -201,6 +201,8 @@ def _trial(
 
 
 def _total(plan: Plan) -> int | None:
+    if any(part.turns for part in plan.workload.parts):
+        return None  # the warm-up is counted in conversations
     return None if plan.load.requests is None else plan.load.requests + plan.load.warmup_requests
 
 
