@@ -1,4 +1,4 @@
-"""Load shapes as users write them: markers and workload files, run against a scripted server, their report read back."""
+"""Load shapes as users write them: markers and workload files, run against a scripted server and read back."""
 
 from __future__ import annotations
 
