@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pytest
@@ -19,13 +20,16 @@ __all__ = ["read_plan"]
 
 M = TypeVar("M", bound="BaseModel")
 
-LOAD_FIELDS: Final = ("concurrency", "request_rate", "arrival", "requests", "duration", "warmup")
-OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling", "clients")
+LEVELS: Final = ("concurrency", "request_rate", "schedule", "trace")
+SHAPES: Final = ("arrival", "burstiness", "max_concurrency", "time_scale", "ramp", "stagger")
+"""What belongs to one of the levels, and goes with it when a closer marker names another."""
+LOAD_FIELDS: Final = (*LEVELS, *SHAPES, "requests", "duration", "warmup")
+OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling", "stream_share", "clients")
 PLAN_FIELDS: Final = (*OTHER_FIELDS, *LOAD_FIELDS)
 POOLED: Final = ("icl", "itl")
 """Gaps within one request are not independent, so there is no exact confidence for their percentiles."""
-EXCLUSIVE: Final = (("concurrency", "request_rate"), ("requests", "duration"))
-"""Of each pair, what a closer marker says replaces what a farther one said."""
+EXCLUSIVE: Final = (LEVELS, ("requests", "duration"))
+"""Of each group, what a closer marker says replaces what a farther one said."""
 
 
 def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
@@ -50,6 +54,7 @@ def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
 
 def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) -> Plan:
     from pytest_llmperf.plan import Plan
+    from pytest_llmperf.planning import complete
     from pytest_llmperf.settings import server_named
 
     server_name = arguments.get("server")
@@ -59,12 +64,16 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
     if options.gpus:
         server = server.model_copy(update={"gpus": options.gpus})
     slas = _slas(item)
-    load = _load(arguments)
+    folders = (item.path.parent, Path(options.settings.source).parent)
+    arguments = {**arguments, **_trace(arguments, folders)}
+    workload = _workload(item, arguments, options, folders)
+    load, notes = complete(workload, _load(arguments, workload, folders))
     return Plan(
         nodeid=item.nodeid,
         server=server,
-        workload=_workload(item, arguments, options),
+        workload=workload,
         load=load,
+        notes=notes,
         slas=slas,
         slo=_slo(arguments.get("slo"), slas),
         replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays or 1,
@@ -85,11 +94,12 @@ def _arguments(item: pytest.Item) -> dict[str, Any]:
         layers.append(marker.kwargs)
     merged: dict[str, Any] = {}
     for layer in (*layers, _parameters(item)):
+        kept_level = [key for key in LEVELS if key in merged and key in layer]
         for pair in EXCLUSIVE:
             if set(pair) & set(layer):
                 merged = {key: value for key, value in merged.items() if key not in pair}
-        if "concurrency" in layer:
-            merged.pop("arrival", None)
+        if set(LEVELS) & set(layer) and not kept_level:
+            merged = {key: value for key, value in merged.items() if key not in SHAPES}
         merged.update(layer)
     return merged
 
@@ -101,49 +111,76 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
     return {key: value for key, value in parameters.items() if key in PLAN_FIELDS}
 
 
-def _workload(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) -> Workload:
+def _trace(arguments: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """The trace as a file that both workload and load take."""
+    from pydantic import ValidationError
+
+    from pytest_llmperf.plan import TRACE_FILE
+    from pytest_llmperf.settings import describe_validation_error
+
+    if arguments.get("trace") is None:
+        return {}
+    try:
+        return {"trace": TRACE_FILE.validate_python(arguments["trace"], context={"folders": folders}).model_dump()}
+    except ValidationError as error:
+        raise MarkerError("llmperf", "trace", describe_validation_error(error)[1]) from None
+
+
+def _workload(
+    item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions, folders: Sequence[Path]
+) -> Workload:
     from pytest_llmperf.plan import Workload
     from pytest_llmperf.settings import load_workload
 
     given = arguments.get("workload")
+    changes = {key: arguments[key] for key in ("api", "stream_share", "trace") if arguments.get(key) is not None}
+    if given is None and "trace" in changes:
+        given = {"name": Path(changes["trace"]["path"]).stem}
     if given is None:
         raise MarkerError("llmperf", "workload", "is required: a name, a path to a TOML file, or a dict")
     if isinstance(given, str):
-        workload = load_workload(given, options.settings, item.path.parent)
+        trace = {key: value for key, value in changes.items() if key == "trace"}
+        workload = load_workload(given, options.settings, item.path.parent, trace)
+        table = workload.model_dump()
     elif isinstance(given, Mapping):
-        workload = _validated(Workload, {"name": "inline", **given}, "workload")
+        table = {"name": "inline", **given}
     else:
         raise MarkerError("llmperf", "workload", f"{given!r} is neither a name, a path nor a dict")
-    changes: dict[str, Any] = {}
-    if "api" in arguments:
-        changes["api"] = arguments["api"]
-    if "sampling" in arguments:
-        sampling = arguments["sampling"]
+    if not isinstance(given, str) or changes or "sampling" in arguments:
+        where = "" if isinstance(given, str) else "workload"
+        sampling = arguments.get("sampling", {})
         if not isinstance(sampling, Mapping):
             raise MarkerError("llmperf", "sampling", f"{sampling!r} is not a dict of request fields")
-        changes["sampling"] = {**workload.sampling, **sampling}
-    return _validated(Workload, {**workload.model_dump(), **changes}, "") if changes else workload
+        if sampling:
+            changes["sampling"] = {**table.get("sampling", {}), **sampling}
+        workload = _validated(Workload, {**table, **changes}, where, folders)
+    return workload
 
 
-def _load(arguments: Mapping[str, Any]) -> LoadProfile:
+def _load(arguments: Mapping[str, Any], workload: Workload, folders: Sequence[Path]) -> LoadProfile:
     from pytest_llmperf.plan import LoadProfile
 
     given = {key: arguments[key] for key in LOAD_FIELDS if arguments.get(key) is not None}
-    if isinstance(given.get("request_rate"), str):
-        given["request_rate"] = _quantity("llmperf", "request_rate", given["request_rate"], "req/s")
-    if isinstance(given.get("duration"), int | float) and not isinstance(given["duration"], bool):
-        raise MarkerError("llmperf", "duration", f"{given['duration']!r} has no unit; write e.g. '60 s'")
-    return _validated(LoadProfile, given, "")
+    if workload.trace is not None and not set(given) & set(LEVELS):
+        given["trace"] = workload.trace.model_dump()
+        given.setdefault("time_scale", workload.time_scale)
+    elif workload.time_scale is not None and "trace" not in given:
+        level = next(key for key in LEVELS if key in given)
+        raise MarkerError("llmperf", level, f"makes the times, so time_scale of workload {workload.name!r} has no use")
+    for name in ("duration", "stagger"):
+        if isinstance(given.get(name), int | float) and not isinstance(given[name], bool):
+            raise MarkerError("llmperf", name, f"{given[name]!r} has no unit; write e.g. '60 s'")
+    return _validated(LoadProfile, given, "", folders)
 
 
-def _validated(model: type[M], given: Mapping[str, Any], argument: str) -> M:
+def _validated(model: type[M], given: Mapping[str, Any], argument: str, folders: Sequence[Path]) -> M:
     """``model`` from ``given``; a fault is reported under ``argument``, or under the field itself."""
     from pydantic import ValidationError
 
     from pytest_llmperf.settings import describe_validation_error
 
     try:
-        return model.model_validate(given)
+        return model.model_validate(given, context={"folders": folders})
     except ValidationError as error:
         key, problem = describe_validation_error(error, model)
         raise MarkerError("llmperf", argument or key, f"{key}: {problem}" if argument and key else problem) from None

@@ -2,179 +2,52 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from pytest_llmperf.catalog import metric
-from pytest_llmperf.units import parse_quantity
+from pytest_llmperf.fields import DataFile, Frozen, GivenFile, Seconds
+from pytest_llmperf.lengths import Empirical, Fixed, Lengths, Lognormal, Normal, Uniform
+from pytest_llmperf.profile import Linear, LoadProfile, Steps
+from pytest_llmperf.workload import Part, SharedPrefix, Think, Workload
 
 __all__ = [
     "LAUNCH_ONLY",
+    "TRACE_FILE",
     "Clients",
+    "DataFile",
+    "Empirical",
     "Fixed",
     "Lengths",
+    "Linear",
     "LoadProfile",
     "Lognormal",
+    "Normal",
+    "Part",
     "Plan",
     "ServerSpec",
     "SharedPrefix",
     "Sla",
     "Slo",
+    "Steps",
+    "Think",
     "TimeLimits",
     "Uniform",
     "Workload",
 ]
 
 
-def _seconds(written: object) -> object:
-    return parse_quantity(written, "s").value if isinstance(written, str) else written
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-"""Written as ``"500 ms"``; a validated model holds seconds."""
+TRACE_FILE: Final = TypeAdapter[DataFile](GivenFile)
+"""Checks the name of a file."""
 
 
 Clients = Literal["auto"] | Annotated[int, Field(ge=1, le=256)]
 """Client processes that send the load; ``"auto"``: as many as the planned token rate needs."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class Fixed(_Frozen):
-    """Every length is ``tokens``."""
-
-    kind: Literal["fixed"] = "fixed"
-    tokens: int = Field(ge=1)
-
-
-class Uniform(_Frozen):
-    """Whole numbers from ``low`` to ``high``, both included, equally likely."""
-
-    kind: Literal["uniform"] = "uniform"
-    low: int = Field(ge=1)
-    high: int
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.high < self.low:
-            raise ValueError(f"high ({self.high}) is below low ({self.low})")
-        return self
-
-
-class Lognormal(_Frozen):
-    """Lengths whose logarithm is normal: ``median`` tokens, ``sigma`` on the natural log scale, clipped."""
-
-    kind: Literal["lognormal"] = "lognormal"
-    median: float = Field(ge=1)
-    sigma: float = Field(gt=0, le=3)
-    low: int = Field(default=1, ge=1)
-    high: int = Field(default=1_000_000, ge=1)
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.high < self.low:
-            raise ValueError(f"high ({self.high}) is below low ({self.low})")
-        return self
-
-
-def _lengths(written: object) -> object:
-    """``64`` is short for a fixed length; ``{uniform = [32, 128]}`` for a uniform one."""
-    if isinstance(written, int) and not isinstance(written, bool):
-        return {"kind": "fixed", "tokens": written}
-    if isinstance(written, Mapping) and set(written) == {"uniform"}:
-        bounds = written["uniform"]
-        if not isinstance(bounds, list | tuple) or len(bounds) != 2:
-            raise ValueError(f"uniform = {bounds!r}: write [low, high]")
-        return {"kind": "uniform", "low": bounds[0], "high": bounds[1]}
-    if isinstance(written, Mapping) and set(written) == {"lognormal"} and isinstance(written["lognormal"], Mapping):
-        return {"kind": "lognormal", **written["lognormal"]}
-    return written
-
-
-Lengths = Annotated[Fixed | Uniform | Lognormal, Field(discriminator="kind"), BeforeValidator(_lengths)]
-
-
-class SharedPrefix(_Frozen):
-    """The first ``tokens`` tokens of a prompt are one of ``groups`` texts; the rest is unique."""
-
-    groups: int = Field(ge=1)
-    tokens: int = Field(ge=1)
-
-
-RESERVED = ("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "n")
-"""Request fields that ``sampling`` may not set: the measurement rests on them."""
-
-
-class Workload(_Frozen):
-    """Lengths and structure of the requests, independent of when they are sent."""
-
-    name: str
-    api: Literal["chat", "completions"] = "chat"
-    input: Lengths
-    output: Lengths
-    shared_prefix: SharedPrefix | None = None
-    sampling: dict[str, Any] = Field(default_factory=dict)
-    """Merged into every request body, e.g. ``{"temperature": 0}``."""
-
-    @field_validator("sampling")
-    @classmethod
-    def _sendable(cls, sampling: dict[str, Any]) -> dict[str, Any]:
-        for key in sampling:
-            if key in RESERVED:
-                raise ValueError(f"{key!r} is set by the load itself")
-        try:
-            json.dumps(sampling, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"cannot be sent as JSON: {error}") from None
-        return sampling
-
-
-class LoadProfile(_Frozen):
-    """When requests are sent. Exactly one of ``concurrency`` (closed loop) and ``request_rate`` (open loop)."""
-
-    concurrency: int | None = Field(default=None, ge=1, le=100_000)
-    request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Requests per second."""
-    arrival: Literal["constant", "poisson"] | None = None
-    requests: int | None = Field(default=None, ge=1)
-    """Measured requests; exactly one of ``requests`` and ``duration``."""
-    duration: Seconds | None = None
-    """Length of the measured window in seconds."""
-    warmup: int | None = Field(default=None, ge=0)
-    """Requests before the window; default: twice the concurrency, or two seconds of the rate, at least 2."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.concurrency is None) == (self.request_rate is None):
-            raise ValueError("give exactly one of concurrency (closed loop) and request_rate (open loop)")
-        if (self.requests is None) == (self.duration is None):
-            raise ValueError("give exactly one of requests and duration")
-        if self.arrival is not None and self.request_rate is None:
-            raise ValueError("arrival belongs to request_rate (open loop), not to concurrency")
-        return self
-
-    @property
-    def open_loop(self) -> bool:
-        return self.request_rate is not None
-
-    @property
-    def warmup_requests(self) -> int:
-        if self.warmup is not None:
-            return self.warmup
-        if self.concurrency is not None:
-            return max(2, 2 * self.concurrency)
-        assert self.request_rate is not None
-        return max(2, math.ceil(2 * self.request_rate))
-
-
-class TimeLimits(_Frozen):
+class TimeLimits(Frozen):
     """Time-outs of one request, each a failure class of its own, and the limit of a whole run. Seconds."""
 
     connect: Seconds = 10.0
@@ -184,7 +57,7 @@ class TimeLimits(_Frozen):
     run: Seconds = 3600.0
 
 
-class Sla(_Frozen):
+class Sla(Frozen):
     """An absolute limit on one metric. Ceiling or floor follows from the metric."""
 
     metric: str
@@ -199,7 +72,7 @@ class Sla(_Frozen):
         return metric(self.metric).better == "lower"
 
 
-class Slo(_Frozen):
+class Slo(Frozen):
     """Per-request limits in seconds: a request that meets all of them is good (goodput)."""
 
     limits: dict[str, float]
@@ -210,7 +83,7 @@ LAUNCH_ONLY = ("extra_args", "env", "port")
 """Fields of a server that only a launch can apply."""
 
 
-class ServerSpec(_Frozen):
+class ServerSpec(Frozen):
     """One server configuration. Equal specifications share launches."""
 
     name: str
@@ -249,7 +122,7 @@ class ServerSpec(_Frozen):
         return self.url is not None
 
 
-class Plan(_Frozen):
+class Plan(Frozen):
     """Everything one test asks for."""
 
     nodeid: str
@@ -261,3 +134,5 @@ class Plan(_Frozen):
     replays: int = Field(default=1, ge=1, le=100)
     seed: int = 0
     clients: Clients = "auto"
+    notes: tuple[str, ...] = ()
+    """What qualifies the load from the start: a cap, constant lengths, rows of a trace that were left out."""

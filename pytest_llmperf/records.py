@@ -117,11 +117,30 @@ class Arrival:
     phase: Phase
     offset_ns: int | None
     """Open loop: ns after the start of the run. Closed loop: None (when a slot is free)."""
-    input_tokens: int
+    input_tokens: int | None
+    """None where the text is a recorded one, whose tokens only the server can count."""
     output_tokens: int
     prefix_group: int | None = None
     prefix_tokens: int = 0
     """Leading part of ``input_tokens`` that all requests of the same ``prefix_group`` share."""
+    blocks: tuple[int, ...] = ()
+    """Ids of the prompt's leading blocks, of a trace that has them; equal ids are equal texts."""
+    conversation: int = -1
+    """Requests of one conversation follow each other in the plan; each waits for the answer to the one before."""
+    turn: int = 0
+    """Position in the conversation."""
+    follows: int = 0
+    """Turns of the conversation after this one."""
+    history: tuple[tuple[int, int], ...] = ()
+    """(prompt, output) tokens of the turns before."""
+    think_ns: int = 0
+    """Wait after the answer before."""
+    row: int | None = None
+    """Of the data set."""
+    part: int = 0
+    """Of a mixed workload."""
+    stream: bool = True
+    """False: the whole reply at once."""
 
 
 @final
@@ -132,7 +151,8 @@ class RequestRecord:
     index: int
     phase: Phase
     scheduled_ns: int | None
-    """Open loop: the planned time. Closed loop: None."""
+    """Open loop: the planned time; of a later turn the end of the answer before it and the think time. Closed loop:
+    None."""
     connect_start_ns: int | None
     """None where an open connection was used again."""
     connected_ns: int | None
@@ -162,8 +182,16 @@ class RequestRecord:
     http_status: int | None
     connection: int
     """Number of the connection within the run; requests on one connection share it."""
-    requested_input_tokens: int
+    requested_input_tokens: int | None
     requested_output_tokens: int
+    streamed: bool = True
+    """False for a reply that was asked for as a whole: it has no TTFT."""
+    conversation: int = -1
+    """Number of the conversation in the plan; single requests are conversations of one turn."""
+    turn: int = 0
+    cap_wait_ns: int = 0
+    """How long the cap on what is in flight held it back after its scheduled time: part of its latency, not of the
+    client's slip."""
 
     @property
     def start_ns(self) -> int | None:
@@ -202,7 +230,7 @@ class ClientStats:
     """CPU time of the client's loops while the load ran, of all client processes."""
     wall_seconds: float
     slip_p99_ns: int | None
-    """Open loop: 99th percentile of sent - scheduled. None in closed loop."""
+    """Open loop: 99th percentile of sent - scheduled, without waits for the cap. None in closed loop."""
     slip_max_ns: int | None
     wake_lag_p99_ns: int | None
     """99th percentile of user-space read time - kernel stamp. None without kernel stamps."""

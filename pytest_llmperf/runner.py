@@ -21,9 +21,11 @@ from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
 from pytest_llmperf.load.clients import clients_for
+from pytest_llmperf.load.contents import rows_of
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
-from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_prompt, write_words
+from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
+from pytest_llmperf.load.texts import prompt_of
 from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
@@ -161,9 +163,11 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
     except OSError as error:
         raise InfraError(f"{report_dir / path} cannot be written: {error.strerror}") from None
     facts = LoadFacts(
-        request_rate=plan.load.request_rate,
-        concurrency=plan.load.concurrency,
-        shared_prefix=plan.workload.shared_prefix is not None,
+        request_rate=plan.load.request_rate if plan.load.max_concurrency is None else None,
+        # Conversations pause to think: what is in flight is not what the load asked for.
+        concurrency=None if any(part.turns for part in plan.workload.parts) else plan.load.concurrency,
+        stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
+        shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
         asked=tuple(sla.metric for sla in plan.slas),
     )
@@ -180,10 +184,16 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     extras = live.engine.request_extras(plan.server)
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
-    for arrival in schedule(plan.workload, plan.load, plan.seed):
-        prompt = write_prompt(arrival, calibration, plan.seed, salt)
-        fields = body(live.endpoint.model, plan.workload, prompt, arrival.output_tokens, extras)
-        yield PreparedRequest(arrival, encode(live.endpoint, plan.workload.api, fields))
+    workload, rows = plan.workload, rows_of(plan.workload)
+    chat = workload.api == "chat"
+    for arrival in schedule(workload, plan.load, plan.seed):
+        prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
+        sampling = workload.sampling_of(arrival.part)
+        if arrival.row is not None:
+            sampling = {**sampling, **rows[arrival.row].sampling}
+        tokens, stream = arrival.output_tokens, arrival.stream
+        fields = body(live.endpoint.model, workload, prompt, tokens, extras, stream=stream, sampling=sampling)
+        yield PreparedRequest(arrival, encode(live.endpoint, workload.api, fields, stream=stream), stream=stream)
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
@@ -220,7 +230,7 @@ def _trial(
         wall_start=drive.wall_start,
         monotonic_start_ns=drive.monotonic_start_ns,
         complete=drive.complete,
-        warnings=(*warnings, *drive.warnings),
+        warnings=(*plan.notes, *warnings, *drive.warnings),
     )
 
 
@@ -228,7 +238,7 @@ def _require_room(plan: Plan, live: Launch) -> None:
     """Raises UsageError where the longest request cannot fit the server's context: it would only fail."""
     context = live.identity.value("max_model_len")
     planned = islice(schedule(plan.workload, plan.load, plan.seed), LOOKED_AT)
-    longest = max(arrival.input_tokens + arrival.output_tokens for arrival in planned)
+    longest = max(((arrival.input_tokens or 0) + arrival.output_tokens for arrival in planned), default=0)
     if context.isdecimal() and longest > int(context):
         raise UsageError(
             f"workload {plan.workload.name} has requests of up to {longest} tokens, but the context of server "
@@ -237,6 +247,8 @@ def _require_room(plan: Plan, live: Launch) -> None:
 
 
 def _total(plan: Plan) -> int | None:
+    if any(part.turns for part in plan.workload.parts):
+        return None  # the warm-up is counted in conversations
     return None if plan.load.requests is None else plan.load.requests + plan.load.warmup_requests
 
 

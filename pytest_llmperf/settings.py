@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.lengths import KINDS
 from pytest_llmperf.plan import LAUNCH_ONLY, Clients, ServerSpec, Workload
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 BUILT_IN_SERVERS: Final[dict[str, dict[str, Any]]] = {"embedded": {"engine": "embedded"}}
+_TAGS: Final = (*KINDS, "linear", "steps")
+"""Names of alternatives in the location of a fault, which no user wrote there."""
 BUILT_IN_WORKLOADS: Final = Path(__file__).parent / "workloads"
 
 
@@ -123,9 +126,12 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
     return _server(label, table, where)
 
 
-def load_workload(name: str, settings: Settings, beside: Path | None) -> Workload:
-    """The workload called ``name`` (a TOML path works too). Looked up beside the test, in the settings' folders, then
-    among those shipped. Raises ConfigError that names where it was looked for."""
+def load_workload(
+    name: str, settings: Settings, beside: Path | None, changes: Mapping[str, Any] | None = None
+) -> Workload:
+    """The workload called ``name`` (a TOML path works too), with ``changes``. Looked up beside the test, in the
+    settings' folders, then among those shipped; files it names lie beside it. Raises ConfigError that names where it
+    was looked for."""
     base = Path(settings.source).parent
     if name.endswith(".toml"):
         candidates = [*([beside / name] if beside else []), base / name]
@@ -142,7 +148,9 @@ def load_workload(name: str, settings: Settings, beside: Path | None) -> Workloa
         raise ConfigError(settings.source, "workload", f"no workload {name!r}{hint}; looked for {_listed(candidates)}")
     table = _read_toml(path)
     try:
-        return Workload.model_validate({"name": path.stem, **table})
+        return Workload.model_validate(
+            {"name": path.stem, **table, **(changes or {})}, context={"folders": (path.parent,)}
+        )
     except ValidationError as error:
         raise ConfigError(str(path), *describe_validation_error(error, Workload)) from None
 
@@ -150,7 +158,7 @@ def load_workload(name: str, settings: Settings, beside: Path | None) -> Workloa
 def describe_validation_error(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[str, str]:
     """The first fault of a pydantic error as (dotted key, problem with value and what is allowed)."""
     fault = error.errors(include_url=False)[0]
-    location = [str(part) for part in fault["loc"] if part not in ("fixed", "uniform", "lognormal")]
+    location = [str(part) for part in fault["loc"] if part not in _TAGS]
     key = ".".join(location)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":

@@ -11,8 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
-    "catalog", "control", "engines", "errors", "gate", "identity", "load", "metrics", "plan", "records", "result",
-    "recordfile", "server", "settings", "stats", "stored", "telemetry", "units",
+    "catalog", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
+    "result", "recordfile", "server", "settings", "stats", "stored", "telemetry", "units",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result"},
@@ -22,13 +22,19 @@ ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "signals": set(),
     "catalog": {"errors"},
-    "plan": {"catalog", "units"},
-    "settings": {"errors", "plan", "engines"},
+    "inputs": {"errors"},
+    "fields": {"units"},
+    "lengths": {"fields", "inputs"},
+    "workload": {"fields", "lengths"},
+    "profile": {"fields"},
+    "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
+    "planning": {"errors", "inputs", "plan"},
+    "settings": {"errors", "lengths", "plan", "engines"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
     "telemetry": {"engines", "plan", "identity", "records", "errors"},
-    "load": {"plan", "records", "errors"},
+    "load": {"inputs", "plan", "records", "errors"},
     "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "stats", "units", "errors"},
@@ -44,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+            "settings", "planning", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },

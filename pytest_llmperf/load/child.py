@@ -193,7 +193,7 @@ def _run(job: Job, requests: Requests, parent: Parent, stop: Stop, progress: Pro
         context = tls_context(job.ca_file)
     source: Iterator[PreparedRequest] = requests
     if load.endless:
-        requests.prefill(max(64, 2 * (load.concurrency or 0)))
+        requests.prefill(max(64, 2 * (load.peak_concurrency or 0)))
     else:
         source = iter(list(requests))
     with KernelStamps() as stamps:

@@ -38,7 +38,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_closing", "_data", "_http", "_kept", "_latest_ns", "_next", "_outcome", "_reader", "_sse",
-        "_stamps", "_template", "closed_ns", "connect_start_ns", "connected_ns", "connection", "detail",
+        "_stamps", "_template", "cap_wait_ns", "closed_ns", "connect_start_ns", "connected_ns", "connection", "detail",
         "ended_ns", "eof", "first_byte_ns", "head", "held", "parsed", "progress_ns", "request", "retried",
         "scheduled_ns", "sent_ns", "settled", "shared_reads", "size",
     )  # fmt: skip
@@ -48,6 +48,8 @@ class Exchange:
         self.scheduled_ns = scheduled_ns
         self.held = held
         """Not to be sent yet, although the connection may be open."""
+        self.cap_wait_ns = 0
+        """How long the cap held it back after its scheduled time."""
         self.retried = False
         self.connect_start_ns: int | None = None
         self.connected_ns: int | None = None
@@ -260,6 +262,10 @@ class Exchange:
             connection=self.connection,
             requested_input_tokens=arrival.input_tokens,
             requested_output_tokens=arrival.output_tokens,
+            streamed=self.request.stream,
+            conversation=arrival.conversation,
+            turn=arrival.turn,
+            cap_wait_ns=self.cap_wait_ns,
         )
         self.restart()
         return record

@@ -113,7 +113,7 @@ def begin(
     from pytest_llmperf.load.processes import drive_in_processes
 
     plain = Load.of(load)
-    clients = min(clients, plain.concurrency or clients)
+    clients = min(clients, plain.most_parts or clients)
 
     def work() -> Drive:
         address = resolve(endpoint, limits.connect)

@@ -25,21 +25,34 @@ HEADER: Final = Struct("<cQ")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The part of ``plan.LoadProfile`` that the loop needs; ``concurrency`` is that of one process."""
+    """The part of ``plan.LoadProfile`` that the loop needs; concurrency, levels and cap are those of one process."""
 
-    concurrency: int | None
-    request_rate: float | None
+    peak_concurrency: int | None
+    """None in open loop."""
     requests: int | None
     duration: float | None
+    max_concurrency: int | None = None
+    levels: tuple[tuple[int, int], ...] = ()
+    """Closed loop: (ns after the start, in flight from then on)."""
+    stagger_ns: int = 0
+    """Time over which the first requests of all processes together begin."""
+    part: int = 0
+    parts: int = 1
 
     @classmethod
     def of(cls, profile: Any) -> Self:
         """From anything with the same attributes."""
-        return cls(**{field.name: getattr(profile, field.name) for field in fields(cls)})
+        names = [field.name for field in fields(cls) if field.name not in ("part", "parts")]
+        return cls(**{name: getattr(profile, name) for name in names})
 
     @property
     def open_loop(self) -> bool:
-        return self.request_rate is not None
+        return self.peak_concurrency is None
+
+    @property
+    def most_parts(self) -> int | None:
+        """How many processes may share it, each with something in flight; None: any number."""
+        return self.peak_concurrency or self.max_concurrency
 
     @property
     def endless(self) -> bool:
@@ -48,10 +61,16 @@ class Load:
 
     def share(self, part: int, parts: int) -> dict[str, Any]:
         """What process ``part`` of ``parts`` takes on, as arguments of this class."""
+
+        def of(level: int) -> int:
+            """Of slots that are dealt out in turn."""
+            return level // parts + (part < level % parts)
+
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.concurrency is not None:
-            given["concurrency"] = self.concurrency // parts + (part < self.concurrency % parts)
-        return given
+        for name in ("peak_concurrency", "max_concurrency"):
+            given[name] = None if given[name] is None else of(given[name])
+        levels = tuple((at_ns, of(level)) for at_ns, level in self.levels)
+        return given | {"levels": levels, "part": part, "parts": parts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +147,19 @@ def pack_request(request: PreparedRequest) -> tuple[Any, ...]:
     """Plain values of a request."""
     arrival = request.arrival
     return (
-        arrival.index, arrival.phase.value, arrival.offset_ns, arrival.input_tokens, arrival.output_tokens, request.wire
+        arrival.index, arrival.phase.value, arrival.offset_ns, arrival.input_tokens, arrival.output_tokens,
+        arrival.conversation, arrival.turn, arrival.follows, arrival.think_ns, request.stream, request.wire,
     )  # fmt: skip
 
 
 def unpack_request(packed: tuple[Any, ...]) -> PreparedRequest:
-    """The request again, as far as a client needs it (the prefix group is gone)."""
-    index, phase, offset_ns, input_tokens, output_tokens, wire = packed
-    return PreparedRequest(Arrival(index, Phase(phase), offset_ns, input_tokens, output_tokens), wire)
+    """The request again, as far as a client needs it (what its text was made from is gone)."""
+    index, phase, offset_ns, input_tokens, output_tokens, conversation, turn, follows, think_ns, stream, wire = packed
+    arrival = Arrival(
+        index, Phase(phase), offset_ns, input_tokens, output_tokens,
+        conversation=conversation, turn=turn, follows=follows, think_ns=think_ns, stream=stream,
+    )  # fmt: skip
+    return PreparedRequest(arrival, wire, stream=stream)
 
 
 def pack_record(record: RequestRecord) -> tuple[Any, ...]:

@@ -64,10 +64,10 @@ def need_descriptors(load: Load) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    needed = (load.concurrency or 0) + _open_descriptors() + _SPARE
+    needed = (load.peak_concurrency or 0) + _open_descriptors() + _SPARE
     if hard != unlimited and needed > hard:
         raise InfraError(
-            f"concurrency {load.concurrency} needs {needed} open files, but this process may have {hard}; "
+            f"concurrency {load.peak_concurrency} needs {needed} open files, but this process may have {hard}; "
             "raise the hard limit (ulimit -Hn) or lower the concurrency"
         )
     wanted = hard if load.open_loop else needed

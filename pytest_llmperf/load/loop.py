@@ -14,10 +14,11 @@ from pytest_llmperf.load.client import Exchange
 from pytest_llmperf.load.drive import Drive, Progress
 from pytest_llmperf.load.job import Limits, Load
 from pytest_llmperf.load.limits import overdue, tick_ns
-from pytest_llmperf.load.pacing import NO_CONNECTION, ClosedLoop, OpenLoop, Pace, RequestQueue, Timers
+from pytest_llmperf.load.pacing import NO_CONNECTION, Pace, make_pace
 from pytest_llmperf.load.polling import Stop
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.transport import Transport
+from pytest_llmperf.load.waiting import RequestQueue, Timers
 from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Window
 
 __all__ = ["Run"]
@@ -63,12 +64,12 @@ class Run:
         self._load, self._limits, self._stop, self._progress = load, limits, stop, progress
         self._gate, self._on_tick, self._on_quiet, self._realtime = gate, on_tick, on_quiet, realtime
         self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
-        self._pace: Pace = OpenLoop(self) if load.concurrency is None else ClosedLoop(self, load.concurrency)
-        self._give_up = max(_GIVE_UP, 3 * (load.concurrency or 0))
+        self._pace: Pace = make_pace(self, load)
+        self._give_up = max(_GIVE_UP, 3 * (load.peak_concurrency or 0))
         self._unconnected = 0  # requests in a row without a connection
-        self._drawing = True
+        self.drawing = True  # more requests may begin
         self._run_start_ns = 0
-        self._cut_ns: int | None = None
+        self.cut_ns: int | None = None  # when it was ended before its time
         self._warnings: list[str] = []
         self._ended: deque[Exchange] = deque()
         self._growing: deque[Exchange] = deque()  # whose turn it is to be parsed while it still comes
@@ -81,7 +82,7 @@ class Run:
 
     def run(self) -> Drive:
         """Everything from the first connection to the last record."""
-        while self._queue.draw_ahead(max(64, 2 * (self._load.concurrency or 0))):
+        while self._queue.draw_ahead(max(64, 2 * (self._load.peak_concurrency or 0))):
             pass
         collecting, thawed = gc.isenabled(), gc.get_freeze_count() == 0
         gc.collect()
@@ -116,15 +117,15 @@ class Run:
             client=self._client(cpu, wall_ns / _NS),
             monotonic_start_ns=start_ns,
             wall_start=wall_start,
-            complete=self._cut_ns is None,
+            complete=self.cut_ns is None,
             warnings=tuple(self._warnings),
         )
 
     # --- what a pace uses
 
-    def draw(self) -> PreparedRequest | None:
-        """The next request; None after the last, and once no more may begin."""
-        return self._queue.take() if self._drawing else None
+    def draw(self) -> tuple[PreparedRequest, ...]:
+        """The next conversation; empty after the last, and once no more may begin."""
+        return self._queue.take() if self.drawing else ()
 
     def launch(self, exchange: Exchange) -> None:
         """Begin an exchange: it gets a connection and, unless held, is sent once that is open."""
@@ -146,7 +147,7 @@ class Run:
 
     def _step(self) -> None:
         """Wait for sockets or timers and react; parse a little where neither has anything."""
-        if self._stop.is_set() and self._cut_ns is None:
+        if self._stop.is_set() and self.cut_ns is None:
             self._cut("the run was stopped")
             return
         now_ns = time.monotonic_ns()
@@ -168,7 +169,7 @@ class Run:
         return self.transport.meter.reads - self._parsed_reads
 
     def _has_chores(self) -> bool:
-        if self._drawing and self._queue.wants_more:
+        if self.drawing and self._queue.wants_more:
             return True
         # Without kernel stamps a read waits for whatever we are at, so parsing waits until it must be.
         if not self.transport.stamps:
@@ -177,7 +178,7 @@ class Run:
 
     def _chore(self) -> None:
         """Something that can wait, in a slice that nobody notices."""
-        if self._drawing and self._queue.draw_ahead():
+        if self.drawing and self._queue.draw_ahead():
             return
         if self._ended:
             self._parse(_SLICE_READS)
@@ -197,7 +198,7 @@ class Run:
         self._crowded, self._ticked = self.transport.stamps and rate > _CROWD, (now_ns, reads)
         self._on_tick()
         self.timers.at(now_ns + tick_ns(self._limits), self._tick, work=False)
-        if now_ns - self._run_start_ns > self._limits.run * _NS and self._cut_ns is None:
+        if now_ns - self._run_start_ns > self._limits.run * _NS and self.cut_ns is None:
             self._cut(f"the run's limit of {self._limits.run:g} s was reached")
             return
         for exchange in list(self.in_flight):
@@ -207,8 +208,8 @@ class Run:
 
     def _cut(self, why: str) -> None:
         """End the run now. Requests in flight are cut; those that were not sent leave no record."""
-        self._cut_ns = time.monotonic_ns()
-        self._drawing = False
+        self.cut_ns = time.monotonic_ns()
+        self.drawing = False
         self._warnings.append(why)
         self.timers.clear_work()
         for exchange in list(self.in_flight):
@@ -227,8 +228,8 @@ class Run:
             self._unconnected += 1
             if measured and not self._load.open_loop:
                 self.open_window(exchange.ended_ns)
-            if self._unconnected == self._give_up and self._drawing:
-                self._drawing = False
+            if self._unconnected == self._give_up and self.drawing:
+                self.drawing = False
                 self._warnings.append(f"gave up after {self._unconnected} requests in a row without a connection")
         if exchange.outcome is not Outcome.CUT or exchange.sent_ns is not None:
             self._ended.append(exchange)
@@ -273,14 +274,14 @@ class Run:
         if begin_ns is None:
             return Window(start_ns, start_ns)
         end_ns = self._last_measured_ns if self.window_end_ns is None else self.window_end_ns
-        if self._cut_ns is not None:
-            end_ns = min(end_ns, self._cut_ns)
+        if self.cut_ns is not None:
+            end_ns = min(end_ns, self.cut_ns)
         return Window(begin_ns, max(begin_ns, end_ns))
 
     def _client(self, cpu_seconds: float, wall_seconds: float) -> ClientStats:
         meter, stamps = self.transport.meter, self.transport.stamps
         slips = sorted(
-            record.sent_ns - record.scheduled_ns
+            record.sent_ns - record.scheduled_ns - record.cap_wait_ns
             for record in self._records
             if record.phase is Phase.MEASURED and record.sent_ns is not None and record.scheduled_ns is not None
         )

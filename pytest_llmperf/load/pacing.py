@@ -1,12 +1,13 @@
-"""When requests go out: closed loop (a fixed number in flight) and open loop (a timetable)."""
+"""When requests go out: closed loop (so many in flight) and open loop (a timetable, perhaps with a cap).
+
+A pace knows one process's part of the load and nothing of the others.
+"""
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import count
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pytest_llmperf.load.client import Exchange
@@ -14,78 +15,16 @@ from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.records import Outcome, Phase
 
 if TYPE_CHECKING:
+    from pytest_llmperf.load.job import Load
     from pytest_llmperf.load.loop import Run
 
-__all__ = ["NO_CONNECTION", "ClosedLoop", "OpenLoop", "Pace", "RequestQueue", "Timers"]
+__all__ = ["NO_CONNECTION", "ClosedLoop", "OpenLoop", "Pace", "make_pace"]
 
 NO_CONNECTION: Final = frozenset({Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.TLS_FAILED})
 
 _BACKOFF_NS: Final = 50_000_000
 _MIN_LEAD_NS: Final = 100_000_000
 _MAX_LEAD_NS: Final = 2_000_000_000
-_QUEUE: Final = 64
-
-
-class Timers:
-    """Actions by absolute time. ``work`` counts those that may still begin a request."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, bool, Callable[[int], None]]] = []
-        self._order = count()
-        self.work = 0
-
-    def at(self, due_ns: int, action: Callable[[int], None], *, work: bool) -> None:
-        """Call ``action(now_ns)`` once ``due_ns`` has come."""
-        self.work += work
-        heapq.heappush(self._heap, (due_ns, next(self._order), work, action))
-
-    def run(self, now_ns: int) -> int:
-        """Run what is due; the time of the next one."""
-        while self._heap[0][0] <= now_ns:
-            _, _, work, action = heapq.heappop(self._heap)
-            self.work -= work
-            action(now_ns)
-        return self._heap[0][0]
-
-    def clear_work(self) -> None:
-        self._heap = [entry for entry in self._heap if not entry[2]]
-        heapq.heapify(self._heap)
-        self.work = 0
-
-
-class RequestQueue:
-    """Requests made a little ahead, since writing a long prompt takes longer than the loop may be away."""
-
-    def __init__(self, source: Iterator[PreparedRequest], available: Callable[[], bool] = lambda: True) -> None:
-        """``available``: whether the next request of ``source`` comes at once."""
-        self._source, self._available = source, available
-        self._ready: deque[PreparedRequest] = deque()
-        self._ended = False
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether ``draw_ahead`` has something to do."""
-        return not self._ended and len(self._ready) < _QUEUE and self._available()
-
-    def draw_ahead(self, depth: int = _QUEUE) -> bool:
-        """Make one more; False where ``depth`` are ready, the plan has ended or the next one is not there yet."""
-        return len(self._ready) < depth and not self._ended and self._available() and self._draw()
-
-    def _draw(self) -> bool:
-        if self._ended:
-            return False
-        request = next(self._source, None)
-        if request is None:
-            self._ended = True
-            return False
-        self._ready.append(request)
-        return True
-
-    def take(self) -> PreparedRequest | None:
-        """The next request; None after the last."""
-        if not self._ready:
-            self._draw()
-        return self._ready.popleft() if self._ready else None
 
 
 class Pace(Protocol):
@@ -104,72 +43,140 @@ class Pace(Protocol):
         """An exchange is over."""
 
 
-class ClosedLoop:
-    """``concurrency`` slots; each sends its next request as soon as it is free.
+def make_pace(run: Run, load: Load) -> Pace:
+    """The pace of a load."""
+    return OpenLoop(run, load.max_concurrency) if load.open_loop else ClosedLoop(run, load)
 
-    After a connection that did not open, or a status that is no 200, a slot waits 50 ms: a server that refuses must not
-    be hammered in a tight loop.
+
+class ClosedLoop:
+    """As many slots as the level of the moment; each goes through one conversation after the other.
+
+    The first ones begin evenly within ``stagger_ns``: requests that begin together move together, and each waits for
+    the prompts of the others (a convoy). After a connection that did not open, or a status that is no 200, a slot waits
+    50 ms: a server that refuses must not be hammered in a tight loop.
     """
 
-    def __init__(self, run: Run, concurrency: int) -> None:
-        self._run, self._concurrency = run, concurrency
-        self._started = False
+    def __init__(self, run: Run, load: Load) -> None:
+        self._run, self._load = run, load
+        self._levels = deque(load.levels)
+        self._level = self._levels.popleft()[1]
+        self._busy = 0  # slots at work: in flight, thinking or waiting
+        self._turns: dict[Exchange, tuple[PreparedRequest, ...]] = {}
+        self._start_ns: int | None = None
+        self._over = False  # no conversation is left to begin
 
     def open_ahead(self) -> None:
-        for _ in range(self._concurrency):
-            self._begin(held=True)
+        for _ in range(self._level):
+            self._next(held=True)
 
     def lead_ns(self) -> int:
         return 0
 
     def start(self, start_ns: int) -> int:
-        self._started = True
-        run = self._run
-        first_wave = list(run.in_flight)
-        for exchange in first_wave:
-            run.transport.release(exchange)
-        for _ in range(self._concurrency - len(first_wave)):  # slots whose connection failed, or without a request
-            run.timers.at(start_ns + _BACKOFF_NS, self._next, work=True)
+        self._start_ns = start_ns
+        run, load = self._run, self._load
+        for slot, exchange in enumerate(list(run.in_flight)):
+            # Slots are dealt out to the processes in turn, so all of them together begin evenly.
+            number = slot * load.parts + load.part
+            due_ns = start_ns + load.stagger_ns * number // max(1, self._level * load.parts)
+            if due_ns > start_ns:
+                run.timers.at(due_ns, partial(self._release, exchange), work=True)
+            else:
+                run.transport.release(exchange)
+        if self._busy < self._level:  # slots whose connection failed, or without a request
+            run.timers.at(start_ns + _BACKOFF_NS, self._fill, work=True)
+        self._await_level()
+        self._stay()
         return start_ns
 
     def ended(self, exchange: Exchange) -> None:
-        if not self._started:
+        turns = self._turns.pop(exchange, ())
+        if self._start_ns is None:
+            self._busy -= 1  # before the start a conversation whose connection failed is over
             return
+        wait_ns = turns[0].arrival.think_ns if turns else 0
         if exchange.outcome in NO_CONNECTION or (exchange.head is not None and exchange.head.status != 200):
-            self._run.timers.at(exchange.ended_ns + _BACKOFF_NS, self._next, work=True)
+            wait_ns = max(wait_ns, _BACKOFF_NS)
+        if wait_ns and self._may_begin():
+            self._run.timers.at(exchange.ended_ns + wait_ns, lambda now_ns: self._go_on(now_ns, turns), work=True)
         else:
-            self._begin(held=False)
+            self._go_on(exchange.ended_ns, turns)
 
-    def _next(self, _now_ns: int) -> None:
-        self._begin(held=False)
+    def _go_on(self, now_ns: int, turns: tuple[PreparedRequest, ...]) -> None:
+        """A slot is free for its next turn, or for another conversation."""
+        if not (turns and self._may_begin() and self._launch(turns, held=False)):
+            self._busy -= 1
+            self._fill(now_ns)
+            self._stay()
 
-    def _begin(self, *, held: bool) -> None:
-        run = self._run
-        if run.window_end_ns is not None and time.monotonic_ns() >= run.window_end_ns:
-            return
-        request = run.draw()
-        if request is not None:
-            run.launch(Exchange(request, None, held))
+    def _fill(self, _now_ns: int) -> None:
+        while self._busy < self._level and self._next(held=False):
+            pass
+
+    def _next(self, *, held: bool) -> bool:
+        """Begin a conversation; False where there is none or no more may begin."""
+        turns = self._run.draw() if self._may_begin() else ()
+        if not turns:
+            self._over = True
+            return False
+        self._busy += 1
+        return self._launch(turns, held=held)
+
+    def _may_begin(self) -> bool:
+        end_ns = self._run.window_end_ns
+        return self._run.drawing and (end_ns is None or time.monotonic_ns() < end_ns)
+
+    def _launch(self, turns: tuple[PreparedRequest, ...], *, held: bool) -> bool:
+        exchange = Exchange(turns[0], None, held)
+        self._turns[exchange] = turns[1:]
+        self._run.launch(exchange)
+        return True
+
+    def _release(self, exchange: Exchange, _now_ns: int) -> None:
+        if exchange in self._run.in_flight:
+            self._run.transport.release(exchange)
+
+    def _await_level(self) -> None:
+        """One timer for the next change of the level."""
+        if self._levels and self._start_ns is not None:
+            self._run.timers.at(self._start_ns + self._levels[0][0], self._change, work=False)
+
+    def _change(self, now_ns: int) -> None:
+        self._level = self._levels.popleft()[1]
+        self._fill(now_ns)
+        self._await_level()
+        self._stay()
+
+    def _stay(self) -> None:
+        """Keep the run going while the level is 0 for a time."""
+        if not self._busy and not self._over and self._levels and self._start_ns is not None and self._may_begin():
+            self._run.timers.at(self._start_ns + self._levels[0][0], lambda _: None, work=True)
 
 
 class OpenLoop:
     """An absolute timetable: each request is due at its own time, whatever became of the others.
 
     Its connection is taken or opened some time ahead: three times as long as the first connection took, at least
-    100 ms.
+    100 ms. With a cap, what is due while so many are in flight waits in line and is sent when one ends. The turns of a
+    conversation after its first are due when the answer before has ended and the think time is over.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, cap: int | None) -> None:
+        self._run, self._cap = run, cap
         self._lead_ns = _MIN_LEAD_NS
         self._start_ns = 0
-        self._next: PreparedRequest | None = None
+        self._next: tuple[PreparedRequest, ...] = ()
         self._first: Exchange | None = None
+        self._turns: dict[Exchange, tuple[PreparedRequest, ...]] = {}
+        self._active: set[Exchange] = set()  # sent, or on its way to it
+        self._line: deque[tuple[Exchange, bool]] = deque()  # due, and whether the cap holds it back
+        self._moving = False
 
     def open_ahead(self) -> None:
-        request = self._run.draw()
-        if request is not None:
-            self._first = Exchange(request, 0, held=True)
+        turns = self._run.draw()
+        if turns:
+            self._first = Exchange(turns[0], 0, held=True)
+            self._turns[self._first] = turns[1:]
             self._run.launch(self._first)
 
     def lead_ns(self) -> int:
@@ -186,36 +193,81 @@ class OpenLoop:
         self.lead_ns()
         # The timetable begins a lead from now, so that its first requests are opened ahead as well.
         self._start_ns = start_ns + self._lead_ns
-        self._plan(first)
+        offset_ns = first.request.arrival.offset_ns
+        assert offset_ns is not None, "an open loop needs arrivals with times"
+        self._plan(first, self._start_ns + offset_ns)
         self._follow()
         return self._start_ns
 
     def ended(self, exchange: Exchange) -> None:
-        pass
+        turns = self._turns.pop(exchange, ())
+        self._active.discard(exchange)
+        self._move()
+        if turns and self._start_ns and self._run.drawing:
+            due_ns = exchange.ended_ns + turns[0].arrival.think_ns
+            lead_ns = due_ns - self._lead_ns
+            if lead_ns > exchange.ended_ns:
+                self._run.timers.at(lead_ns, lambda _: self._prepare(turns, due_ns), work=True)
+            else:
+                self._prepare(turns, due_ns)
 
-    def _plan(self, exchange: Exchange) -> None:
-        offset_ns = exchange.request.arrival.offset_ns
-        assert offset_ns is not None, "an open loop needs arrivals with times"
-        exchange.scheduled_ns = due = self._start_ns + offset_ns
-        if exchange.request.arrival.phase is Phase.MEASURED:
-            self._run.open_window(due)
-        if exchange in self._run.in_flight:
-            self._run.timers.at(due, lambda _: self._release(exchange), work=True)
+    def _plan(self, exchange: Exchange, due_ns: int) -> None:
+        exchange.scheduled_ns = due_ns
+        arrival = exchange.request.arrival
+        if arrival.phase is Phase.MEASURED and arrival.turn == 0:
+            self._run.open_window(due_ns)
+        if exchange in self._run.in_flight or exchange.connection < 0:
+            self._run.timers.at(due_ns, partial(self._due, exchange), work=True)
 
-    def _release(self, exchange: Exchange) -> None:
-        if exchange in self._run.in_flight:
-            self._run.transport.release(exchange)
+    def _due(self, exchange: Exchange, _now_ns: int) -> None:
+        self._line.append((exchange, bool(self._line) or not self._room()))
+        self._move()
+
+    def _room(self) -> bool:
+        return self._cap is None or len(self._active) < self._cap
+
+    def _move(self) -> None:
+        """Send from the line what the cap allows, in its order."""
+        if self._moving or self._run.cut_ns is not None:  # an exchange that fails at once comes back here
+            return
+        self._moving = True
+        while self._line and self._room():
+            exchange, held_back = self._line.popleft()
+            if held_back and exchange.scheduled_ns is not None:
+                exchange.cap_wait_ns = max(0, time.monotonic_ns() - exchange.scheduled_ns)
+            self._send(exchange)
+        self._moving = False
+
+    def _send(self, exchange: Exchange) -> None:
+        run = self._run
+        if exchange in run.in_flight:
+            self._active.add(exchange)
+            run.transport.release(exchange)
+        elif exchange.connection < 0 and run.drawing:  # nothing was opened ahead
+            self._active.add(exchange)
+            exchange.held = False
+            run.launch(exchange)
 
     def _follow(self) -> None:
         """Wait for the moment to prepare the next arrival; one such timer at a time, arrivals being in order."""
         self._next = self._run.draw()
-        if self._next is not None and self._next.arrival.offset_ns is not None:
-            due = self._start_ns + self._next.arrival.offset_ns
-            self._run.timers.at(due - self._lead_ns, self._prepare, work=True)
+        if self._next and self._next[0].arrival.offset_ns is not None:
+            due = self._start_ns + self._next[0].arrival.offset_ns
+            self._run.timers.at(due - self._lead_ns, self._arrive, work=True)
 
-    def _prepare(self, _now_ns: int) -> None:
-        if self._next is not None:
-            exchange = Exchange(self._next, 0, held=True)
-            self._run.launch(exchange)
-            self._plan(exchange)
+    def _arrive(self, _now_ns: int) -> None:
+        turns, self._next = self._next, ()
+        if turns and turns[0].arrival.offset_ns is not None:
+            self._prepare(turns, self._start_ns + turns[0].arrival.offset_ns)
         self._follow()
+
+    def _prepare(self, turns: tuple[PreparedRequest, ...], due_ns: int) -> None:
+        """Open a connection for the first of ``turns``, unless others already wait for a place under the cap."""
+        end_ns, later_turn = self._run.window_end_ns, turns[0].arrival.turn > 0
+        if later_turn and (not self._run.drawing or (end_ns is not None and due_ns >= end_ns)):
+            return
+        exchange = Exchange(turns[0], due_ns, held=True)
+        self._turns[exchange] = turns[1:]
+        if not self._line:
+            self._run.launch(exchange)
+        self._plan(exchange, due_ns)

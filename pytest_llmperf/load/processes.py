@@ -178,6 +178,7 @@ class Feed:
     def __init__(self, clients: Sequence[Client], requests: Iterator[PreparedRequest], endless: bool) -> None:
         self._clients, self._requests, self._endless = clients, requests, endless
         self._turn = 0
+        self._taker = clients[0]
         self._waiting: set[int] = set()
         self._over = False
 
@@ -199,8 +200,11 @@ class Feed:
             for each in self._clients:
                 each.pending += frame(b"e", None)
             return True
-        self._turn += 1
-        taker.pending += frame(b"q", pack_request(request))
+        if request.arrival.turn == 0:
+            self._turn += 1
+            self._taker = taker
+        # A conversation stays where it began, for its turns follow each other's answers.
+        self._taker.pending += frame(b"q", pack_request(request))
         return True
 
     def _writable(self, client: Client) -> Any:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
+from pytest_llmperf.inputs.traces import BLOCK_TOKENS
 from pytest_llmperf.records import Arrival
 
 __all__ = ["VOCABULARY", "Calibration", "fit_calibration", "write_prompt", "write_words"]
@@ -98,13 +99,29 @@ def write_prompt(arrival: Arrival, calibration: Calibration, seed: int, salt: st
     all requests of one group (a shorter one is the beginning of a longer one). The length aims at
     ``arrival.input_tokens`` as ``calibration`` sees it; never less than one word.
     """
+    assert arrival.input_tokens is not None, "the length of a recorded text is not planned"
     total = calibration.words(arrival.input_tokens)
+    if arrival.blocks:
+        return _blocks(arrival, total, calibration, seed, salt)
     if arrival.prefix_group is None or arrival.prefix_tokens <= 0:
         return write_words(total, seed, salt, arrival.index)
     # The template's tokens are in front of the prefix and are shared with it.
     prefix = min(calibration.words(arrival.prefix_tokens), total - 1)
     own = write_words(total - prefix, seed, salt, arrival.index)
     return f"{write_words(prefix, seed, f'{salt}/prefix', arrival.prefix_group)} {own}" if prefix else own
+
+
+def _blocks(arrival: Arrival, total: int, calibration: Calibration, seed: int, salt: str) -> str:
+    """One text for each block of a trace, equal where the ids are; what is beyond the blocks is the request's own."""
+    texts, done = [], 0
+    for number, block in enumerate(arrival.blocks, 1):
+        end = min(total, calibration.words(number * BLOCK_TOKENS))
+        if end > done:
+            texts.append(write_words(end - done, seed, f"{salt}/block", block))
+            done = end
+    if total > done:
+        texts.append(write_words(total - done, seed, salt, arrival.index))
+    return " ".join(texts)
 
 
 def _digest(seed: int, salt: str, use: str) -> bytes:

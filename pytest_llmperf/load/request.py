@@ -12,6 +12,7 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.records import Api, Arrival, Endpoint
 
 if TYPE_CHECKING:
+    from pytest_llmperf.load.texts import Prompt
     from pytest_llmperf.plan import Workload
 
 __all__ = ["PATHS", "PreparedRequest", "body", "encode"]
@@ -29,33 +30,45 @@ class PreparedRequest:
 
     arrival: Arrival
     wire: bytes
+    stream: bool = True
+    """False: the reply comes as a whole."""
 
     def __repr__(self) -> str:
         return f"PreparedRequest({self.arrival!r}, {len(self.wire)} bytes)"
 
 
 def body(
-    model: str, workload: Workload, prompt: str, max_tokens: int, extras: Mapping[str, Any] | None = None
+    model: str,
+    workload: Workload,
+    prompt: Prompt,
+    max_tokens: int,
+    extras: Mapping[str, Any] | None = None,
+    *,
+    stream: bool = True,
+    sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The JSON object of one streamed request with final usage.
+    """The JSON object of one request, streamed with final usage or as a whole.
 
-    ``extras`` are the engine's own fields (``ignore_eos``, ``cache_prompt`` …); a mapping among them is merged into the
-    one it meets, so ``{"stream_options": {"continuous_usage_stats": True}}`` adds to ours. ``workload.sampling`` comes
+    ``prompt`` is a text, or the messages of a chat. ``extras`` are the engine's own fields (``ignore_eos``,
+    ``cache_prompt`` …); a mapping among them is merged into the one it meets, so
+    ``{"stream_options": {"continuous_usage_stats": True}}`` adds to ours. ``sampling`` (default: the workload's) comes
     last and replaces whatever it names.
     """
     fields: dict[str, Any] = {"model": model}
     if workload.api == "chat":
-        fields["messages"] = [{"role": "user", "content": prompt}]
+        fields["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
         fields["prompt"] = prompt
-    fields |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
+    fields |= {"max_tokens": max_tokens, "stream": stream, "stream_options": {"include_usage": True}}
     for key, value in (extras or {}).items():
         old = fields.get(key)
         fields[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return fields | workload.sampling
+    if not stream:
+        del fields["stream_options"]
+    return fields | dict(workload.sampling if sampling is None else sampling)
 
 
-def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any]) -> bytes:
+def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any], *, stream: bool = True) -> bytes:
     """The whole HTTP/1.1 request: head and JSON body.
 
     Raises UsageError where a header of the endpoint could not be sent as one header; the value is not shown.
@@ -67,7 +80,7 @@ def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any]) -> bytes:
     headers = {
         "Host": _authority(endpoint),
         "User-Agent": "pytest-llmperf",
-        "Accept": "text/event-stream",
+        "Accept": "text/event-stream" if stream else "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
     }

@@ -28,8 +28,8 @@ _NS: Final = 1e-9
 
 
 def ttft(record: RequestRecord) -> float | None:
-    """first_output - start, where start is the schedule (open loop) or the send."""
-    return _span(record.start_ns, record.first_output_ns)
+    """first_output - start, where start is the schedule (open loop) or the send; None for a reply not streamed."""
+    return _span(record.start_ns, record.first_output_ns) if record.streamed else None
 
 
 def ttfb(record: RequestRecord) -> float | None:
@@ -38,8 +38,8 @@ def ttfb(record: RequestRecord) -> float | None:
 
 
 def ttfot(record: RequestRecord) -> float | None:
-    """first_answer - start; None for a reply of reasoning alone."""
-    return _span(record.start_ns, record.first_answer_ns)
+    """first_answer - start; None for a reply of reasoning alone, or one not streamed."""
+    return _span(record.start_ns, record.first_answer_ns) if record.streamed else None
 
 
 def e2e(record: RequestRecord) -> float | None:

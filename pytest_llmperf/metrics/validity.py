@@ -175,7 +175,11 @@ def _lengths(ok: Sequence[RequestRecord]) -> list[str]:
             f"length mismatch: {got:,} output tokens of {asked:,} requested ({100 * got / asked:.1f} %); "
             f"{short} of {len(outputs)} requests stopped early"
         )
-    prompts = [(r.requested_input_tokens, r.prompt_tokens) for r in ok if r.prompt_tokens is not None]
+    prompts = [
+        (r.requested_input_tokens, r.prompt_tokens)
+        for r in ok
+        if r.prompt_tokens is not None and r.requested_input_tokens is not None
+    ]
     asked, got = sum(want for want, _ in prompts), sum(have for _, have in prompts)
     if asked and abs(got - asked) > PROMPT_OFF * asked:
         notes.append(

@@ -8,7 +8,7 @@ from pytest_llmperf.plan import LoadProfile, Plan
 from pytest_llmperf.result import RunReport
 from pytest_llmperf.units import format_quantity
 
-__all__ = ["describe_campaign", "describe_load"]
+__all__ = ["describe_campaign", "describe_load", "extent_of"]
 
 
 def describe_campaign(plans: Sequence[Plan], last: RunReport | None) -> list[str]:
@@ -26,17 +26,26 @@ def describe_campaign(plans: Sequence[Plan], last: RunReport | None) -> list[str
         estimate = f", about {format_quantity(value, 's')}" if value is not None else ""
         replays = f", {plan.replays} replays" if plan.replays > 1 else ""
         lines.append(f"  {plan.nodeid}: {plan.workload.name}, {describe_load(plan.load)}{replays}{estimate}")
+        lines += [f"    note: {note}" for note in plan.notes]
     return lines
 
 
 def describe_load(load: LoadProfile) -> str:
     """E.g. ``concurrency 16, 200 requests`` or ``5 req/s poisson, 60 s``."""
-    if load.concurrency is not None:
-        shape = f"concurrency {load.concurrency}"
-    else:
-        shape = f"{load.request_rate:g} req/s {load.arrival or 'poisson'}"
-    extent = f"{load.requests} requests" if load.requests is not None else format_quantity(load.duration, "s")
-    return f"{shape}, {extent} after {load.warmup_requests} of warm-up"
+    return f"{shape_of(load)}, {extent_of(load)} after {load.warmup_requests} of warm-up"
+
+
+def shape_of(load: LoadProfile) -> str:
+    """The level without the amount; a plain closed loop as its marker has it."""
+    plain = load.concurrency is not None and load.ramp is None
+    return f"concurrency {load.concurrency}" if plain else load.describe().removeprefix("open loop, ")
+
+
+def extent_of(load: LoadProfile) -> str:
+    """How much is measured."""
+    if load.requests is not None:
+        return f"{load.requests} requests"
+    return format_quantity(load.duration, "s") if load.duration is not None else "every time of it"
 
 
 def _seconds(plan: Plan, last: RunReport | None) -> float | None:
@@ -47,6 +56,8 @@ def _seconds(plan: Plan, last: RunReport | None) -> float | None:
     load = plan.load
     if load.duration is not None:
         return plan.replays * load.duration
-    if load.request_rate is not None and load.requests is not None:
+    if load.schedule is not None:
+        return plan.replays * load.schedule[-1]
+    if load.request_rate is not None and load.requests is not None and load.ramp is None:
         return plan.replays * (load.requests + load.warmup_requests) / load.request_rate
     return None

@@ -12,11 +12,15 @@ def test_it(llmperf):
     llmperf.run()
 """
 LOAD = "@pytest.mark.llmperf(server='embedded', workload='chat', concurrency=1, requests=4)"
+SHAPE = "@pytest.mark.llmperf(server='embedded', workload='chat', {})"
+INLINE = "@pytest.mark.llmperf(server='embedded', concurrency=1, requests=4, workload={{{}}})"
 
 
 def refused(pytester: pytest.Pytester, markers: str, *options: str) -> str:
     """Run a test with these markers; gives the one error line."""
     pytester.makepyfile(TEST.format(markers=markers))
+    (pytester.path / "test_bad.csv").write_text("a,b\n1,2\n")
+    (pytester.path / "test_short.csv").write_text("Timestamp,Request tokens,Response tokens\n1,5,5\n2,5,5\n3,5,5\n")
     result = pytester.runpytest("--llmperf", "-p", "no:cacheprovider", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR, result.stdout.str()
     lines = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
@@ -99,6 +103,68 @@ def refused(pytester: pytest.Pytester, markers: str, *options: str) -> str:
             ),
             "high (3) is below low (9)",
         ),
+        (
+            SHAPE.format("arrival='gamma', request_rate=2.0, requests=4"),
+            "arrival='gamma' needs burstiness: 1 is Poisson",
+        ),
+        (
+            SHAPE.format("arrival='poisson', burstiness=2.0, request_rate=2.0, requests=4"),
+            "burstiness belongs to arrival=",
+        ),
+        (
+            SHAPE.format("burstiness=-1, request_rate=2.0, requests=4"),
+            "@pytest.mark.llmperf(burstiness=...): -1: input",
+        ),
+        (SHAPE.format("burstiness=0.5, concurrency=2, requests=4"), "burstiness belongs to request_rate (open loop)"),
+        (SHAPE.format("max_concurrency=2, concurrency=2, requests=4"), "max_concurrency caps an open loop"),
+        (SHAPE.format("schedule=[0, 1], concurrency=2, requests=4"), "concurrency and schedule exclude each other"),
+        (SHAPE.format("schedule=[2, 1, 3]"), "schedule: the times are not in ascending order"),
+        (SHAPE.format("schedule=[1, 2]"), "schedule: 2 times leave nothing to measure after 2 of warm-up"),
+        (SHAPE.format("time_scale=2.0, schedule=[1, 2, 3]"), "time_scale belongs to trace, not to schedule"),
+        (
+            SHAPE.format("concurrency=2, ramp={'from': 1}, requests=4"),
+            "@pytest.mark.llmperf(ramp.over=...): is required",
+        ),
+        (SHAPE.format("concurrency=2, ramp={'from': 1.5, 'over': '3 s'}, requests=4"), "1.5 is not a whole number"),
+        (SHAPE.format("concurrency=2, ramp={'from': 1, 'to': 9, 'over': '3 s'}, requests=4"), "to=9 is not the level"),
+        (SHAPE.format("concurrency=2, ramp=[[1, 10]], requests=4"), "10 has no unit; write e.g. '10 s'"),
+        (SHAPE.format("concurrency=2, ramp=[4], requests=4"), "step 4: write [level, duration]"),
+        (SHAPE.format("schedule=[1, 2, 3], ramp=[[1, '1 s']]"), "ramp belongs to concurrency or request_rate"),
+        (SHAPE.format("concurrency=2, stagger=3, requests=4"), "@pytest.mark.llmperf(stagger=...): 3 has no unit"),
+        (
+            SHAPE.format("trace='nowhere.csv'"),
+            "@pytest.mark.llmperf(trace=...): 'nowhere.csv' does not exist; looked for",
+        ),
+        (
+            SHAPE.format("trace='test_bad.csv'").replace("workload='chat', ", ""),
+            "test_bad.csv: line 1: 'a,b': expected a",
+        ),
+        (SHAPE.format("trace='test_bad.csv'"), "input cannot stand beside trace, which says that itself"),
+        (SHAPE.format("trace='test_short.csv', requests=4").replace("workload='chat', ", ""), "need 6 requests, and "),
+        (INLINE.format("'input': {'normal': 5}, 'output': 5"), "normal = 5: write { mean = 128, sd = 32 }"),
+        (
+            INLINE.format("'input': {'gauss': 5}, 'output': 5"),
+            "unknown distribution 'gauss'; allowed: a number, uniform",
+        ),
+        (
+            INLINE.format("'input': {'empirical': [5], 'kind': 1}, 'output': 5"),
+            "@pytest.mark.llmperf(workload=...): input",
+        ),
+        (INLINE.format("'input': {'empirical': 'no.txt'}, 'output': 5"), "'no.txt' does not exist; looked for"),
+        (
+            INLINE.format("'input': {'empirical': {'values': [5], 'weights': [1, 2]}}, 'output': 5"),
+            "2 weights for 1 values",
+        ),
+        (INLINE.format("'input': 5"), "output: is required (or dataset, or trace)"),
+        (INLINE.format("'mixed': [{'input': 5}]"), "mixed[0]: output: is required"),
+        (INLINE.format("'mixed': [{'input': 5, 'output': 5}], 'input': 5"), "input cannot stand beside mixed"),
+        (INLINE.format("'input': 5, 'output': 5, 'think_time': '2 s'"), "think_time is the time between turns"),
+        (INLINE.format("'input': 5, 'output': 5, 'turns': 2, 'think_time': 2"), "2 has no unit; write e.g. '2 s'"),
+        (
+            INLINE.format("'input': 5, 'output': 5, 'stream_share': 90"),
+            "stream_share: 90: input should be less than or",
+        ),
+        (INLINE.format("'input': 5, 'output': 5, 'sampling': {'stream': False}"), "write stream_share = 0 for whole"),
     ],
 )
 def test_bad_marker_is_one_clear_error(pytester: pytest.Pytester, markers: str, expected: str) -> None:

@@ -54,10 +54,10 @@ def test_a_completion_behind_a_path_prefix() -> None:
 
 
 def test_sampling_wins_over_extras_and_options_are_merged() -> None:
-    extras = {"temperature": 1, "stream_options": {"continuous_usage_stats": True}}
-    fields = body("m", workload(sampling={"temperature": 0, "max_tokens": 3}), "x", 8, extras)
+    extras = {"temperature": 1, "ignore_eos": True, "stream_options": {"continuous_usage_stats": True}}
+    fields = body("m", workload(sampling={"temperature": 0, "ignore_eos": False}), "x", 8, extras)
     assert fields["temperature"] == 0
-    assert fields["max_tokens"] == 3
+    assert (fields["max_tokens"], fields["ignore_eos"]) == (8, False)
     assert fields["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 

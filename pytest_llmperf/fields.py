@@ -1,0 +1,78 @@
+"""What the models of a plan are made of: the frozen base, quantities, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+
+from pytest_llmperf.units import parse_quantity
+
+__all__ = ["DataFile", "Frozen", "GivenFile", "Level", "Pause", "Rate", "Seconds", "find_file"]
+
+
+def _seconds(written: object) -> object:
+    return parse_quantity(written, "s").value if isinstance(written, str) else written
+
+
+def _rate(written: object) -> object:
+    return parse_quantity(written, "req/s").value if isinstance(written, str) else written
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+"""Written as ``"500 ms"``; a validated model holds seconds."""
+Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+"""As ``Seconds``, and may be nothing."""
+Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0, allow_inf_nan=False)]
+"""Written as ``"5 req/s"`` or a number of requests per second."""
+Level = Annotated[float, BeforeValidator(_rate), Field(ge=0, allow_inf_nan=False)]
+"""A rate, or a number of requests in flight; may be nothing for a while."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class DataFile(Frozen):
+    """A file that a load is made from, as it was at collection."""
+
+    path: str
+    digest: str
+    """SHA-256 of its content."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+
+def find_file(written: object, info: ValidationInfo) -> Path:
+    """The file a text names, in the folders of the validation's context (else the working directory).
+
+    Raises ValueError that says where it was looked for.
+    """
+    if not isinstance(written, str) or not written:
+        raise ValueError(f"{written!r} is not the path of a file")
+    folders = (info.context or {}).get("folders") or (Path.cwd(),)
+    candidates = list(dict.fromkeys(Path(folder) / written for folder in folders))
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise ValueError(f"{written!r} does not exist; looked for {', '.join(map(str, candidates))}")
+
+
+def _data_file(written: object, info: ValidationInfo) -> object:
+    if isinstance(written, Mapping | DataFile):
+        return written
+    path = find_file(written, info)
+    try:
+        with path.open("rb") as file:
+            return {"path": str(path), "digest": file_digest(file, "sha256").hexdigest()}
+    except OSError as error:
+        raise ValueError(f"{written!r} cannot be read: {error.strerror}") from None
+
+
+GivenFile = Annotated[DataFile, BeforeValidator(_data_file)]
+"""Written as a path relative to the file that names it."""
