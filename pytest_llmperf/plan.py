@@ -106,7 +106,7 @@ class Workload(_Frozen):
     """Lengths and structure of the requests, independent of when they are sent."""
 
     name: str
-    api: Literal["chat", "completions"] = "chat"
+    api: Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"] = "chat"
     input: Lengths
     output: Lengths
     shared_prefix: SharedPrefix | None = None

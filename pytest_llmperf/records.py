@@ -25,7 +25,7 @@ __all__ = [
     "Window",
 ]
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"]
 StampSource = Literal["kernel", "user"]
 
 
@@ -63,6 +63,7 @@ class TokenSource(StrEnum):
 
     USAGE = "usage"
     CONTINUOUS_USAGE = "continuous_usage"
+    TOKENIZER = "tokenizer"  # over the whole text, where the server states no count
     UNKNOWN = "unknown"
 
 
@@ -139,6 +140,16 @@ class RequestRecord:
     """Number of the connection within the run; requests on one connection share it."""
     requested_input_tokens: int
     requested_output_tokens: int
+    streamed: bool = True
+    """False for a reply that was asked for as a whole: it has no chunks; ``last_output_ns`` is when it was there."""
+    first_event_ns: int | None = None
+    """First event of the generation, output-bearing or not (a role event, say); other tools end their TTFT here."""
+    last_event_ns: int | None = None
+    """Last one (an event of the finish reason, say); usage and terminator are none."""
+    tokenizer_tokens: int | None = None
+    """Output tokens by the configured tokenizer over the whole text, beside whatever the server counts."""
+    texts: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
+    """The output of each choice, kept for the tokenizer only and never stored."""
 
     @property
     def start_ns(self) -> int | None:

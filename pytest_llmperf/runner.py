@@ -154,7 +154,8 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     for arrival in schedule(plan.workload, plan.load, plan.seed):
         prompt = write_prompt(arrival, calibration, plan.seed, salt)
         fields = body(live.endpoint.model, plan.workload, prompt, arrival.output_tokens, extras)
-        yield PreparedRequest(arrival, encode(live.endpoint, plan.workload.api, fields))
+        wire = encode(live.endpoint, plan.workload.api, fields)
+        yield PreparedRequest(arrival, wire, plan.workload.api)
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"catalog", "units"},
     "settings": {"errors", "plan", "engines"},
     "engines": {"plan", "identity", "records", "errors"},
-    "control": {"engines", "identity", "plan", "records", "errors"},
+    "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
     "telemetry": {"engines", "plan", "identity", "records", "errors"},
     "load": {"plan", "records", "errors"},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_llmperf.load.dialects import DIALECTS
 from pytest_llmperf.load.http1 import Head, ProtocolError, ResponseParser, parse_head
-from pytest_llmperf.load.openai import StreamReader, error_detail, shorten
+from pytest_llmperf.load.reader import error_detail, no_stream, shorten
 from pytest_llmperf.load.request import PreparedRequest
-from pytest_llmperf.load.sse import SseDecoder
 from pytest_llmperf.records import Outcome, RequestRecord
 
 __all__ = ["MAX_RESPONSE", "Exchange"]
@@ -34,13 +34,14 @@ class Exchange:
         "_body",
         "_closing",
         "_data",
+        "_decoder",
         "_http",
         "_latest_ns",
         "_next",
         "_outcome",
         "_reader",
-        "_sse",
         "_stamps",
+        "_whole_ns",
         "closed_ns",
         "connect_start_ns",
         "connected_ns",
@@ -92,8 +93,11 @@ class Exchange:
         self._stamps: list[int] = []
         self._data: list[bytes] = []
         self._next = 0  # first read that is not parsed
-        self._http, self._sse, self._reader = ResponseParser(), SseDecoder(), StreamReader()
+        dialect = DIALECTS[self.request.api]
+        self._http, self._decoder = ResponseParser(), dialect.decoder()
+        self._reader = dialect.reader(keep_text=self.request.keep_text)
         self._body: list[bytes] = []  # of a response that is no stream
+        self._whole_ns = 0  # when the last of it came
 
     # --- hot path
 
@@ -190,28 +194,38 @@ class Exchange:
         head = self._http.head
         if head is None or not pieces:
             return
-        if head.status != 200 or "json" in head.headers.get("content-type", ""):
-            if sum(map(len, self._body)) < _MAX_ERROR_BODY:
+        if head.status != 200 or not self._streams(head):
+            if (head.status == 200 and not self.request.stream) or sum(map(len, self._body)) < _MAX_ERROR_BODY:
                 self._body += pieces
+                self._whole_ns = at
             return
         bearing = 0
         take = self._reader.take
         for piece in pieces:  # one for each HTTP chunk
             output = False
-            for event in self._sse.feed(piece):
+            for event in self._decoder.feed(piece):
                 output = take(event.data, at) or output
             bearing += output
         if bearing > 1 and head.chunked:
             self.shared_reads += bearing - 1
+
+    def _streams(self, head: Head) -> bool:
+        """Whether the body is to be read as events; a stream under a name of no format is given a try."""
+        kind = head.headers.get("content-type", "")
+        return self.request.stream and not head.coding and ("json" not in kind or "x-ndjson" in kind)
 
     def record(self) -> RequestRecord:
         """The record of a request that has ended. Parses what is left; the raw reads are dropped."""
         self.digest()
         if self.eof:
             self._http.end()
-        outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
+        try:
+            outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
+        except ProtocolError as error:
+            outcome, detail = Outcome.PROTOCOL_ERROR, shorten(str(error))
         reader, arrival, head = self._reader, self.request.arrival, self.head
         chunks = tuple(reader.chunk_ns)
+        whole_ns = self._whole_ns if reader.whole and outcome is Outcome.OK else None
         record = RequestRecord(
             index=arrival.index,
             phase=arrival.phase,
@@ -222,7 +236,7 @@ class Exchange:
             first_byte_ns=self.first_byte_ns,
             first_output_ns=chunks[0] if chunks else None,
             first_answer_ns=reader.first_answer_ns,
-            last_output_ns=chunks[-1] if chunks else None,
+            last_output_ns=chunks[-1] if chunks else whole_ns,
             closed_ns=None if self.closed_ns is None else max(self.closed_ns, self._latest_ns),
             chunk_ns=chunks,
             chunk_tokens=reader.chunk_tokens,
@@ -237,6 +251,10 @@ class Exchange:
             connection=self.connection,
             requested_input_tokens=arrival.input_tokens,
             requested_output_tokens=arrival.output_tokens,
+            streamed=self.request.stream,
+            first_event_ns=reader.first_event_ns,
+            last_event_ns=reader.last_event_ns,
+            texts=reader.texts,
         )
         self.restart()
         return record
@@ -247,14 +265,28 @@ class Exchange:
         if head is None:
             what = "in the middle of the response header" if self.size else "before the first byte of a response"
             return Outcome.CONNECTION_LOST, f"the server closed the connection {what}"
+        body = b"".join(self._body)
         if head.status != 200:
-            return Outcome.HTTP_STATUS, error_detail(head.status, head.reason, b"".join(self._body))
+            shown = f"({head.coding} body)".encode() if head.coding else body
+            return Outcome.HTTP_STATUS, error_detail(head.status, head.reason, shown, head.headers.get("retry-after"))
         if reader.error is None and not self._http.complete and not reader.done:
             return Outcome.CONNECTION_LOST, "the server closed the connection in the middle of the response"
-        if self._body:
-            body = b"".join(self._body)
+        if head.coding:
+            return Outcome.PROTOCOL_ERROR, f"the response is {head.coding}, though no encoding was accepted"
+        if not self.request.stream:
+            reader.take_whole(body.decode("utf-8", "replace"))
+        elif body:
             if b'"error"' in body:
                 return Outcome.STREAM_ERROR, error_detail(head.status, head.reason, body)
-            kind = head.headers.get("content-type", "")
-            return Outcome.PROTOCOL_ERROR, shorten(f"not an event stream but {kind}: {body[:120]!r}")
+            return Outcome.PROTOCOL_ERROR, no_stream(head, body)
+        for event in self._decoder.end():
+            reader.take(event.data, self._latest_ns)
+        kind = head.headers.get("content-type", "")
+        if self.request.stream and not reader.seen and "event-stream" not in kind and "ndjson" not in kind:
+            return Outcome.PROTOCOL_ERROR, no_stream(head, self._beginning())
         return reader.verdict()
+
+    def _beginning(self) -> bytes:
+        """How the body begins."""
+        http = ResponseParser()
+        return b"".join(piece for data in self._data[:8] for piece in http.feed(data))

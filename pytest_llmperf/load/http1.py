@@ -37,6 +37,12 @@ class Head:
     keep_alive: bool
     """The connection may carry another request after this response."""
 
+    @property
+    def coding(self) -> str:
+        """How the body is compressed, e.g. ``gzip``; empty where it is not."""
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        return "" if coding == "identity" else coding
+
 
 def parse_head(data: bytes) -> Head | None:
     """The head at the start of ``data``, or None where it is not complete yet. Interim (1xx) heads are skipped.

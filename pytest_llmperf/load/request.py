@@ -10,12 +10,11 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.load.dialects import DIALECTS
 from pytest_llmperf.plan import Workload
 from pytest_llmperf.records import Api, Arrival, Endpoint
 
-__all__ = ["PATHS", "PreparedRequest", "body", "encode"]
-
-PATHS: Final[Mapping[Api, str]] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+__all__ = ["PreparedRequest", "body", "encode"]
 
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
@@ -28,43 +27,48 @@ class PreparedRequest:
 
     arrival: Arrival
     wire: bytes
+    api: Api = "chat"
+    """How the response is to be read."""
+    stream: bool = True
+    keep_text: bool = False
+    """Keep the output's text in the record, for a tokenizer."""
 
     def __repr__(self) -> str:
         return f"PreparedRequest({self.arrival!r}, {len(self.wire)} bytes)"
 
 
 def body(
-    model: str, workload: Workload, prompt: str, max_tokens: int, extras: Mapping[str, Any] | None = None
+    model: str,
+    workload: Workload,
+    prompt: str,
+    max_tokens: int,
+    extras: Mapping[str, Any] | None = None,
+    *,
+    stream: bool = True,
 ) -> dict[str, Any]:
-    """The JSON object of one streamed request with final usage.
+    """The JSON object of one request, streamed with final usage where the API has that.
 
     ``extras`` are the engine's own fields (``ignore_eos``, ``cache_prompt`` …); a mapping among them is merged into the
     one it meets, so ``{"stream_options": {"continuous_usage_stats": True}}`` adds to ours. ``workload.sampling`` comes
-    last and replaces whatever it names.
+    last, where the API wants such fields, and replaces whatever it names.
     """
-    fields: dict[str, Any] = {"model": model}
-    if workload.api == "chat":
-        fields["messages"] = [{"role": "user", "content": prompt}]
-    else:
-        fields["prompt"] = prompt
-    fields |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
-    for key, value in (extras or {}).items():
-        old = fields.get(key)
-        fields[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-    return fields | workload.sampling
+    dialect = DIALECTS[workload.api]
+    return dialect.body(model, prompt, max_tokens, stream=stream, extras=extras, sampling=workload.sampling)
 
 
-def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any]) -> bytes:
+def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any], *, stream: bool = True) -> bytes:
     """The whole HTTP/1.1 request: head and JSON body.
 
     Raises UsageError where a header of the endpoint could not be sent as one header; the value is not shown.
     """
+    dialect = DIALECTS[api]
     content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    path = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._") + PATHS[api]
+    base = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
+    path = base + dialect.route(endpoint.model, stream=stream)
     headers = {
         "Host": _authority(endpoint),
         "User-Agent": "pytest-llmperf",
-        "Accept": "text/event-stream",
+        "Accept": dialect.accept if stream else "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
     }

@@ -63,6 +63,10 @@ class SseDecoder:
             self._parts.append(rest)
         return self._dispatch(lines)
 
+    def end(self) -> list[SseEvent]:
+        """Nothing: an event that the end of the body cuts is dropped."""
+        return []
+
     def _dispatch(self, lines: list[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []
         for line in lines:

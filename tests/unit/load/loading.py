@@ -45,7 +45,7 @@ def requests(
         how = directive(arrival.index) if callable(directive) else directive
         prompt = f"[[truth id={arrival.index} {how}]] {write_prompt(arrival, CALIBRATION, seed, 's')}"
         fields = body(target.model, workload, prompt, arrival.output_tokens)
-        yield PreparedRequest(arrival, encode(target, workload.api, fields))
+        yield PreparedRequest(arrival, encode(target, workload.api, fields), workload.api)
 
 
 def run(
