@@ -53,7 +53,7 @@ def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
 
 def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) -> Plan:
     from pytest_llmperf.plan import Plan
-    from pytest_llmperf.settings import server_named
+    from pytest_llmperf.settings import check_speaks, server_named
 
     server_name = arguments.get("server")
     if server_name is not None and not isinstance(server_name, str):
@@ -61,12 +61,14 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
     server = server_named(server_name, options.settings, options.overrides)
     if options.gpus:
         server = server.model_copy(update={"gpus": options.gpus})
+    workload = _workload(item, arguments, options)
+    check_speaks(server, workload)
     slas = _slas(item)
     load = _load(arguments)
     return Plan(
         nodeid=item.nodeid,
         server=server,
-        workload=_workload(item, arguments, options),
+        workload=workload,
         load=load,
         slas=slas,
         slo=_slo(arguments.get("slo"), slas),

@@ -18,6 +18,7 @@ from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec, Workload
 __all__ = [
     "Overrides",
     "Settings",
+    "check_speaks",
     "describe_validation_error",
     "load_settings",
     "load_workload",
@@ -120,6 +121,14 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
     for assignment in overrides.assignments:
         table = _assign(table, assignment)
     return _server(label, table, where)
+
+
+def check_speaks(spec: ServerSpec, workload: Workload) -> None:
+    """Raise ConfigError where the engine of ``spec`` is known not to speak the workload's API."""
+    from pytest_llmperf.engines import engine_of
+    from pytest_llmperf.engines.engine import check_api
+
+    check_api(engine_of(spec), workload.api, f"servers.{spec.name}")
 
 
 def load_workload(name: str, settings: Settings, beside: Path | None) -> Workload:

@@ -12,12 +12,23 @@ import httpx
 from pytest_llmperf.control.client import fetch, post, server_message
 from pytest_llmperf.engines import ENGINES, Engine
 from pytest_llmperf.engines.engine import Documents, mapping
-from pytest_llmperf.errors import TargetError
+from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.load.dialects import DIALECTS
 from pytest_llmperf.load.http1 import ProtocolError
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api, Endpoint
 
-__all__ = ["Answer", "ask", "choose_model", "documents", "fingerprint", "healthy", "list_models", "recognise"]
+__all__ = [
+    "Answer",
+    "ask",
+    "choose_model",
+    "documents",
+    "fingerprint",
+    "healthy",
+    "list_models",
+    "only_model",
+    "recognise",
+]
 
 OPENAI: Final[tuple[Api, ...]] = ("chat", "completions")
 _SHOWN_MODELS: Final = 10
@@ -58,6 +69,19 @@ def list_models(client: httpx.Client) -> Mapping[str, Any]:
     if not isinstance(mapping(document).get("data"), list):
         raise TargetError(url, "no OpenAI-compatible API here: the answer is no list of models")
     return mapping(document)
+
+
+def only_model(client: httpx.Client, engine: Engine, spec: ServerSpec) -> Mapping[str, Any]:
+    """What ``list_models`` would give for an engine that has no such list: the model that ``spec`` names.
+
+    Raises ConfigError where it names none, TargetError where the server is not ready.
+    """
+    if not spec.model:
+        raise ConfigError(f"servers.{spec.name}", "model", f"{engine.title} does not list its models; name the model")
+    response = fetch(client, engine.ready_path)
+    if response.status_code != httpx.codes.OK:
+        raise TargetError(str(response.url), f"HTTP {response.status_code}: {server_message(response)}")
+    return {"data": [{"id": spec.model}]}
 
 
 def choose_model(url: str, models: Mapping[str, Any], wanted: str | None) -> str:
@@ -118,8 +142,8 @@ def ask(client: httpx.Client, endpoint: Endpoint, api: Api, text: str, extras: M
     """One non-streamed answer of one token to ``text``. Raises TargetError with the server's message."""
     dialect = DIALECTS[api]
     path = dialect.route(endpoint.model, stream=False)
-    # TGI takes no temperature of 0, and is greedy without one.
-    sampling = {} if api == "tgi" else {"temperature": 0}
+    # TGI takes no temperature of 0, is greedy without one, and counts the prompt only where it shows its tokens.
+    sampling = {"decoder_input_details": True} if api == "tgi" else {"temperature": 0}
     body = dialect.body(endpoint.model, text, 1, stream=False, extras=extras, sampling=sampling)
     document = mapping(post(client, path, body))
     reader = dialect.reader()
