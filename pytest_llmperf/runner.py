@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Protocol, final
@@ -24,6 +25,7 @@ from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
 from pytest_llmperf.records import Telemetry, Trial
+from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
@@ -85,6 +87,7 @@ def run_replay(
     Raises Interrupted, with the partial trial, when the server dies or the user ends the run; LlmperfError when the
     load cannot be sent at all.
     """
+    tokenizer = _tokenizer(plan)
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
@@ -112,6 +115,8 @@ def run_replay(
             stop.set()
         drive = load.result()
     stop.close()
+    if tokenizer is not None:
+        drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
     if ended_by is not None:
         raise Interrupted(trial, ended_by) from ended_by
@@ -155,20 +160,28 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
         prompt = write_prompt(arrival, calibration, plan.seed, salt)
         fields = body(live.endpoint.model, plan.workload, prompt, arrival.output_tokens, extras)
         wire = encode(live.endpoint, plan.workload.api, fields)
-        yield PreparedRequest(arrival, wire, plan.workload.api)
+        yield PreparedRequest(arrival, wire, plan.workload.api, keep_text=plan.server.tokenizer is not None)
+
+
+def _tokenizer(plan: Plan) -> Tokenizer | None:
+    path = plan.server.tokenizer
+    return None if path is None else load_tokenizer(path, f"servers.{plan.server.name}")
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
     observations = []
     for words in CALIBRATION_WORDS:
+        text = write_words(words, plan.seed, "calibration", 0)
         tokens = prompt_tokens(
             live.endpoint,
             plan.workload.api,
-            write_words(words, plan.seed, "calibration", 0),
+            text,
             extras=live.engine.request_extras(plan.server),
             ca_file=plan.server.ca_file,
             timeout=plan.server.limits.request,
         )
+        if tokens is None and (tokenizer := _tokenizer(plan)) is not None:
+            (tokens,) = tokenizer.count([text])
         if tokens is None:
             return None
         observations.append((words, tokens))

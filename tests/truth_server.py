@@ -383,7 +383,7 @@ class Server:
     def answer(self, peer: Peer, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
         options = self.options
         path = path.removeprefix(options["prefix"])
-        if path == "/health":
+        if path in ("/health", "/v2/health/ready"):
             self.plain(peer, 200, {"status": "ok"})
         elif options["api_key"] and headers.get("authorization") != f"Bearer {options['api_key']}":
             self.refuse(peer, 401, f"Incorrect API key provided: {headers.get('authorization')}")

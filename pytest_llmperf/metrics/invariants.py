@@ -44,8 +44,10 @@ def _record(record: RequestRecord) -> Iterator[str]:
         yield "chunk times run backwards"
     if stamps and (stamps[0] != record.first_output_ns or stamps[-1] != record.last_output_ns):
         yield "the first or last chunk is not the first or last output"
-    if not stamps and (record.first_output_ns is not None or record.last_output_ns is not None):
+    if not stamps and (record.first_output_ns is not None or (record.streamed and record.last_output_ns is not None)):
         yield "output without a chunk"
+    if stamps and not record.streamed:
+        yield "chunks of a reply that was not streamed"
     if stamps:
         gaps = icl_gaps(record)
         if len(gaps) != len(stamps) - 1 or abs(sum(gaps) - (stamps[-1] - stamps[0]) / 1e9) > 1e-6:
@@ -55,7 +57,7 @@ def _record(record: RequestRecord) -> Iterator[str]:
     if record.chunk_tokens is not None and min(record.chunk_tokens, default=0) < 0:
         yield "a chunk of a negative number of tokens"
     if record.outcome is Outcome.OK:
-        if not stamps:
+        if not stamps and (record.streamed or record.last_output_ns is None):
             yield "ok without output"
         if record.sent_ns is None:
             yield "ok without a send"

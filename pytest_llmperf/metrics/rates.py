@@ -37,11 +37,14 @@ def spread_tokens(record: RequestRecord) -> list[tuple[int, float]] | None:
 
     Each chunk gets a share in proportion to its ``chunk_tokens``, or an equal one where the server does not
     count per chunk. The total is exact either way; an equal share is only an approximation of *when* tokens
-    came, and matters for the two edges of the window alone.
+    came, and matters for the two edges of the window alone. A reply that was not streamed has all of them at
+    its end.
     """
     tokens = known_tokens(record)
     if tokens is None:
         return None
+    if not record.streamed:
+        return [] if record.last_output_ns is None else [(record.last_output_ns, float(tokens))]
     weights: Sequence[int] = record.chunk_tokens or ()
     if len(weights) != len(record.chunk_ns) or sum(weights) <= 0:
         weights = (1,) * len(record.chunk_ns)
@@ -53,7 +56,7 @@ def tokens_between(records: Iterable[RequestRecord], start_ns: int, end_ns: int)
     """Output tokens of all ``records`` with time stamps in [start_ns, end_ns]."""
     total, counted, unknown = 0.0, 0, 0
     for record in records:
-        stamps = record.chunk_ns
+        stamps = _output_ns(record)
         if not stamps or stamps[-1] < start_ns or stamps[0] > end_ns:
             continue
         spread = spread_tokens(record)
@@ -163,7 +166,7 @@ def _output_rate(output: TokenCount, seconds: float) -> MetricValue:
 def _total_rate(trials: Sequence[Trial], output: TokenCount, seconds: float) -> MetricValue:
     """Prompt tokens count when the first output shows that the prompt was processed."""
     name = "total_throughput"
-    begun = [r for t in trials for r in t.records if _inside(t, r.first_output_ns)]
+    begun = [r for t in trials for r in t.records if _inside(t, next(iter(_output_ns(r)), None))]
     prompts = [record.prompt_tokens for record in begun if record.prompt_tokens is not None]
     if (output.unknown and not output.counted) or (begun and not prompts):
         return MetricValue(metric(name), None, 0, "the server gave no token counts")
@@ -196,3 +199,10 @@ def _sum(counts: Sequence[TokenCount]) -> TokenCount:
 
 def _inside(trial: Trial, stamp_ns: int | None) -> bool:
     return stamp_ns is not None and trial.window.start_ns <= stamp_ns <= trial.window.end_ns
+
+
+def _output_ns(record: RequestRecord) -> tuple[int, ...]:
+    """When output came: the chunks, or the end of a reply that was not streamed."""
+    if record.streamed:
+        return record.chunk_ns
+    return () if record.last_output_ns is None else (record.last_output_ns,)

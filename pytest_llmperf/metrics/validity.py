@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from pytest_llmperf.metrics.counting import token_truth
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.request import known_tokens, ttft
 from pytest_llmperf.metrics.trial import counts
@@ -64,8 +65,9 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     """Judge one trial on its own evidence."""
     measured = [record for record in trial.records if record.phase is Phase.MEASURED]
     ok = [record for record in measured if record.outcome is Outcome.OK]
-    reasons = [*_incomplete(trial, measured, ok), *_late(trial, facts, measured), *check_invariants(trial)]
-    notes = [*_counting(ok, facts), *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_client(trial)]
+    miscounted, counting = token_truth(ok)
+    reasons = [*_incomplete(trial, measured, ok), *_late(trial, facts, measured), *check_invariants(trial), *miscounted]
+    notes = [*_counting(ok, facts), *counting, *_lengths(ok), *_cached(ok, facts), *_cut(measured), *_client(trial)]
     return Validity(tuple(reasons), tuple(notes))
 
 

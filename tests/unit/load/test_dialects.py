@@ -28,10 +28,11 @@ STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
 APIS: tuple[Api, ...] = get_args(Api)
 FINISH: dict[Api, str | None] = {"triton": None, "llamacpp": "limit"}
 NATIVE: tuple[Api, ...] = ("tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate")
-KEYS = """
-choices delta text content usage token details generated_text stop timings text_output done message response thinking
-tool_calls function arguments completion_tokens finish_reason index error
-""".split()
+KEYS = (
+    "choices", "delta", "text", "content", "usage", "token", "details", "generated_text", "stop", "timings", "message",
+    "text_output", "done", "response", "thinking", "tool_calls", "function", "arguments", "completion_tokens", "index",
+    "finish_reason", "error",
+)  # fmt: skip
 LOAD = LoadProfile(concurrency=2, requests=4, warmup=0)
 
 

@@ -70,7 +70,7 @@ def test_recorded_streams(
 
 def test_every_recorded_stream_ends_well_or_bears_no_output() -> None:
     for path in STREAMS.glob("*.sse"):
-        if "error" not in path.stem:
+        if "error" not in path.stem and "native" not in path.stem:
             assert read(path.stem).verdict()[0] in (Outcome.OK, Outcome.NO_OUTPUT), path.stem
 
 
