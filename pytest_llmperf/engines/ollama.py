@@ -31,7 +31,6 @@ OLLAMA: Final = Engine(
     default_port=11434,
     cpu=False,
     ready_path="/api/version",
-    owned_by=frozenset({"library"}),
     info_paths=("/api/version", "/api/tags"),
     read_facts=read_facts,
     apis=("chat", "completions", "ollama-chat", "ollama-generate"),
