@@ -20,13 +20,13 @@ class StreamReader(Reader):
     __slots__ = ()
 
     def _read(self, frame: dict[str, Any], at: int) -> bool:
-        counted = self._count(frame)
+        counted = None if frame.get("usage") is None else self._count(frame)
         choices = frame.get("choices")
         if not isinstance(choices, list) or not choices:
             self._final_tokens = self._final_tokens if counted is None else counted
             return False
-        if counted is None and (timings := frame.get("timings")) is not None:
-            counted = _number(timings, "predicted_n")
+        if counted is None and "timings" in frame:
+            counted = _number(frame["timings"], "predicted_n")
         answer = reasoning = finished = False
         for choice in choices:
             if not isinstance(choice, dict):
@@ -35,12 +35,11 @@ class StreamReader(Reader):
             answer, reasoning = answer or in_answer, reasoning or in_reasoning
             if choice.get("finish_reason"):  # TGI writes "" where others write null
                 self.finish_reason, finished = str(choice["finish_reason"]), True
-        index = choices[0].get("index")
-        number = index if len(choices) == 1 and isinstance(index, int) else 0
-        bore = self._credit(at, answer, reasoning, counted, finished, number)
-        if counted is not None:
-            # Where several choices count apart, the request has their sum until a usage of its own says it.
-            self._final_tokens = counted if len(self._running) < 2 else sum(self._running.values())
+        if counted is None:
+            return self._credit(at, answer, reasoning, None, finished)
+        bore = self._credit(at, answer, reasoning, counted, finished, _index(choices[0]) if len(choices) == 1 else 0)
+        # Where several choices count apart, the request has their sum until a usage of its own says it.
+        self._final_tokens = counted if len(self._running) < 2 else sum(self._running.values())
         return bore
 
     def _whole(self, frame: dict[str, Any]) -> bool:
@@ -70,27 +69,30 @@ class StreamReader(Reader):
 
     def _output(self, choice: dict[str, Any], part: object) -> tuple[bool, bool]:
         """Whether a choice bears text or tool-call arguments, and whether it bears reasoning."""
-        index = choice.get("index")
-        number = index if isinstance(index, int) else 0
         if text := choice.get("text"):
-            self._keep(text, number)
+            self._keep(text, _index(choice))
             return True, False
         if not isinstance(part, dict):
             return False, False
-        calls = part.get("tool_calls")
-        arguments = list(filter(None, map(_arguments, calls))) if isinstance(calls, list) else []
         answer = part.get("content") or part.get("refusal")
         # The same text under two names where both are present.
         reasoning = part.get("reasoning_content") or part.get("reasoning")
+        calls = part.get("tool_calls")
+        arguments = list(filter(None, map(_arguments, calls))) if isinstance(calls, list) else None
         if self._kept is not None:
-            for piece in (reasoning, answer, *arguments):
-                self._keep(piece, number)
+            for piece in (reasoning, answer, *(arguments or ())):
+                self._keep(piece, _index(choice))
         return bool(answer or arguments), bool(reasoning)
 
 
 def _arguments(call: object) -> object:
     function = call.get("function") if isinstance(call, dict) else None
     return function.get("arguments") if isinstance(function, dict) else None
+
+
+def _index(choice: dict[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _number(counts: object, name: str) -> int | None:

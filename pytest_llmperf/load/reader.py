@@ -83,8 +83,15 @@ class Reader:
         if data.startswith("[DONE]"):
             self.done = True
             return False
-        frame = self._frame(data)
-        return False if frame is None else self._read(frame, at)
+        try:
+            frame, end = _decode(data)  # half the time of json.loads
+        except ValueError:
+            frame, end = None, -1
+        if end != len(data) or type(frame) is not dict or "error" in frame:
+            frame = self._frame(data)
+            if frame is None:
+                return False
+        return self._read(frame, at)
 
     def take_whole(self, data: str) -> None:
         """Read a reply that was not streamed. Raises ProtocolError."""
@@ -97,9 +104,7 @@ class Reader:
     def _frame(self, data: str) -> dict[str, Any] | None:
         """The JSON object in ``data``; None for an error, which is noted."""
         try:
-            frame, end = _decode(data)  # half the time of json.loads
-            if end != len(data):
-                frame = json.loads(data)
+            frame = json.loads(data)
         except ValueError:
             if not data.lstrip().startswith('{"error"'):  # some servers build error frames without quoting the text
                 raise ProtocolError(f"an event is not JSON: {data[:80]!r}") from None
@@ -131,23 +136,27 @@ class Reader:
         self.last_event_ns = at
         if self.first_event_ns is None:
             self.first_event_ns = at
-        if self._counting is None:
-            # A count that comes first on the finishing event is the final one, not a running count.
-            self._counting = counted is not None and (answer or reasoning or not finished)
-        elif counted is None:
+        output = answer or reasoning
+        if counted is None:
             self._counting = False
-        before = self._running.get(choice, 0)
-        grew = bool(self._counting) and counted is not None and counted > before
-        if not (answer or reasoning or grew):
-            return False
+            if not output:
+                return False
+            self._trusted = False
+        else:
+            if self._counting is None:
+                # A count that comes first on the finishing event is the final one, not a running count.
+                self._counting = output or not finished
+            before = self._running.get(choice, 0)
+            if not output and not (self._counting and counted > before):
+                return False
+            if counted < before:
+                self._trusted = False
+            else:
+                self.tokens.append(counted - before)
+                self._running[choice] = counted
         self.chunk_ns.append(at)
         if self.first_answer_ns is None and (answer or not reasoning):
             self.first_answer_ns = at
-        if counted is None or counted < before:
-            self._trusted = False
-        else:
-            self.tokens.append(counted - before)
-            self._running[choice] = counted
         return True
 
     def _keep(self, text: object, choice: int = 0) -> None:

@@ -254,6 +254,22 @@ def test_the_recorded_stream_of_llamacpp_at_every_split_point() -> None:
         assert facts(read("llamacpp", stream[:at], stream[at:])) == facts(expected)
 
 
+def api_of(path: Path) -> Api:
+    return "llamacpp" if "native" in path.stem else "chat" if "chat" in path.stem else "completions"
+
+
+@pytest.mark.parametrize("path", sorted(STREAMS.glob("*.sse")), ids=lambda path: path.stem)
+def test_recorded_streams_at_every_split_point(path: Path) -> None:
+    """Also with CRLF, with comments between the events, and byte by byte."""
+    stream, api = path.read_bytes(), api_of(path)
+    expected = facts(read(api, stream))
+    for at in range(len(stream) + 1):
+        assert facts(read(api, stream[:at], stream[at:])) == expected
+    assert facts(read(api, *(stream[at : at + 1] for at in range(len(stream))))) == expected
+    assert facts(read(api, stream.replace(b"\n", b"\r\n"))) == expected
+    assert facts(read(api, stream.replace(b"\n\n", b"\n\n: ping\n\n"))) == expected
+
+
 def test_llamacpp_counts_per_chunk_on_the_openai_api_too() -> None:
     stream = (STREAMS / "llama-server-xllamacpp-2026.10.11549-completions-timings-per-token.sse").read_bytes()
     reader = read("completions", stream)
@@ -288,8 +304,9 @@ def test_ollama_thinks_calls_and_caches() -> None:
 
 
 @pytest.mark.parametrize("api", NATIVE)
-def test_streams_agree_with_the_server(api: Api) -> None:
-    with TruthServer(ttft=20, gap=5) as server:
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_streams_agree_with_the_server(api: Api, framing: str) -> None:
+    with TruthServer(ttft=20, gap=5, framing=framing) as server:
         result = run(server, LOAD, workload(api), directive="reasoning=2" if "ollama" in api else "")
         truth = by_id(server, 4)
     for record in result.records:
@@ -301,7 +318,7 @@ def test_streams_agree_with_the_server(api: Api) -> None:
         assert record.finish_reason == FINISH.get(api, "length")
         assert record.first_answer_ns == record.chunk_ns[2 if "ollama" in api else 0]
     # keep-alive holds: none of them needs the connection to end
-    assert len({record.connection for record in result.records}) == 2
+    assert len({record.connection for record in result.records}) == (2 if framing == "chunked" else 4)
 
 
 @pytest.mark.parametrize("api", APIS)
