@@ -55,7 +55,7 @@ def read_plan(item: pytest.Item, options: RunOptions) -> Plan | None:
 def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) -> Plan:
     from pytest_llmperf.plan import Plan
     from pytest_llmperf.planning import complete
-    from pytest_llmperf.settings import server_named
+    from pytest_llmperf.settings import check_speaks, server_named
 
     server_name = arguments.get("server")
     if server_name is not None and not isinstance(server_name, str):
@@ -67,6 +67,7 @@ def _plan(item: pytest.Item, arguments: Mapping[str, Any], options: RunOptions) 
     folders = (item.path.parent, Path(options.settings.source).parent)
     arguments = {**arguments, **_trace(arguments, folders)}
     workload = _workload(item, arguments, options, folders)
+    check_speaks(server, workload)
     load, notes = complete(workload, _load(arguments, workload, folders))
     return Plan(
         nodeid=item.nodeid,

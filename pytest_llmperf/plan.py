@@ -97,6 +97,8 @@ class ServerSpec(Frozen):
     """Name of the environment variable with the API key; never the key."""
     ca_file: Path | None = None
     """Certificates to trust besides the system's, for https URLs."""
+    tokenizer: Path | None = None
+    """``tokenizer.json`` of the model: counts whole texts, to check the server's counts or to stand in for them."""
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_model_len: int | None = Field(default=None, ge=1)
     enable_prefix_caching: bool | None = None

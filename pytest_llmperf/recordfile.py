@@ -1,8 +1,9 @@
 """``records/*.jsonl.gz``: one JSON object per request, in the order of the plan.
 
 Keys are those of ``RequestRecord``, in its order, except that ``chunk_ns`` holds integer deltas: the first is
-the time itself, each further one the gap to the chunk before it. All times are ns of the run's one monotonic
-clock. The gzip header carries no time and no name, so equal records give equal files.
+the time itself, each further one the gap to the chunk before it; the text of the output is never stored. All
+times are ns of the run's one monotonic clock. The gzip header carries no time and no name, so equal records give
+equal files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,8 @@ from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource
 
 __all__ = ["read_records", "write_records"]
 
-_FIELDS: Final = tuple(field.name for field in fields(RequestRecord))
+_FIELDS: Final = tuple(field.name for field in fields(RequestRecord) if field.name != "texts")
+_REQUIRED: Final = frozenset(field.name for field in fields(RequestRecord) if field.default is MISSING)
 
 
 def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
@@ -57,11 +59,13 @@ def _to_json(record: RequestRecord) -> dict[str, Any]:
     written = {name: getattr(record, name) for name in _FIELDS}
     stamps = record.chunk_ns
     written["chunk_ns"] = [*stamps[:1], *(later - earlier for earlier, later in pairwise(stamps))]
+    if record.chunk_tokens is not None:
+        written["chunk_tokens"] = list(record.chunk_tokens)
     return written
 
 
 def _from_json(written: dict[str, Any]) -> RequestRecord:
-    values = {name: written[name] for name in _FIELDS}
+    values = {name: written[name] for name in _FIELDS if name in written or name in _REQUIRED}
     values["chunk_ns"] = tuple(accumulate(values["chunk_ns"]))
     if values["chunk_tokens"] is not None:
         values["chunk_tokens"] = tuple(values["chunk_tokens"])

@@ -8,26 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, final
 
-__all__ = [
-    "FAILURES",
-    "Api",
-    "Arrival",
-    "ClientStats",
-    "Endpoint",
-    "GpuSample",
-    "HostSample",
-    "Ints",
-    "Outcome",
-    "Phase",
-    "RequestRecord",
-    "StampSource",
-    "Telemetry",
-    "TokenSource",
-    "Trial",
-    "Window",
-]
+__all__ = ["FAILURES", "Api", "Arrival", "ClientStats", "Endpoint", "GpuSample", "HostSample", "Ints", "Outcome", "Phase",
+           "RequestRecord", "StampSource", "Telemetry", "TokenSource", "Trial", "Window"]  # fmt: skip
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"]
 StampSource = Literal["kernel", "user"]
 
 
@@ -86,6 +70,7 @@ class TokenSource(StrEnum):
 
     USAGE = "usage"
     CONTINUOUS_USAGE = "continuous_usage"
+    TOKENIZER = "tokenizer"  # over the whole text, where the server states no count
     UNKNOWN = "unknown"
 
 
@@ -185,13 +170,21 @@ class RequestRecord:
     requested_input_tokens: int | None
     requested_output_tokens: int
     streamed: bool = True
-    """False for a reply that was asked for as a whole: it has no TTFT."""
+    """False for a reply that was asked for as a whole: it has no chunks; ``last_output_ns`` is when it was there."""
     conversation: int = -1
     """Number of the conversation in the plan; single requests are conversations of one turn."""
     turn: int = 0
     cap_wait_ns: int = 0
     """How long the cap on what is in flight held it back after its scheduled time: part of its latency, not of the
     client's slip."""
+    first_event_ns: int | None = None
+    """First event of the generation, output-bearing or not (a role event, say); other tools end their TTFT here."""
+    last_event_ns: int | None = None
+    """Last one (an event of the finish reason, say); usage and terminator are none."""
+    tokenizer_tokens: int | None = None
+    """Output tokens by the configured tokenizer over the whole text, beside whatever the server counts."""
+    texts: tuple[str, ...] | None = field(default=None, repr=False, compare=False)
+    """The output of each choice, kept for the tokenizer only and never stored."""
 
     @property
     def start_ns(self) -> int | None:

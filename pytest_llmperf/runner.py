@@ -30,6 +30,7 @@ from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
 from pytest_llmperf.records import Telemetry, Trial
+from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
@@ -94,6 +95,7 @@ def run_replay(
     load cannot be sent at all.
     """
     _require_room(plan, live)
+    tokenizer = _tokenizer(plan)
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
@@ -124,6 +126,8 @@ def run_replay(
             if ended_by is not None:
                 raise ended_by from None
             raise
+    if tokenizer is not None:
+        drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
     if ended_by is not None:
         raise Interrupted(trial, ended_by) from ended_by
@@ -185,7 +189,7 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
     workload, rows = plan.workload, rows_of(plan.workload)
-    chat = workload.api == "chat"
+    chat = workload.api in ("chat", "ollama-chat")
     for arrival in schedule(workload, plan.load, plan.seed):
         prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
         sampling = workload.sampling_of(arrival.part)
@@ -193,20 +197,29 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
             sampling = {**sampling, **rows[arrival.row].sampling}
         tokens, stream = arrival.output_tokens, arrival.stream
         fields = body(live.endpoint.model, workload, prompt, tokens, extras, stream=stream, sampling=sampling)
-        yield PreparedRequest(arrival, encode(live.endpoint, workload.api, fields, stream=stream), stream=stream)
+        wire = encode(live.endpoint, workload.api, fields, stream=stream)
+        yield PreparedRequest(arrival, wire, workload.api, stream=stream, keep_text=plan.server.tokenizer is not None)
+
+
+def _tokenizer(plan: Plan) -> Tokenizer | None:
+    path = plan.server.tokenizer
+    return None if path is None else load_tokenizer(path, f"servers.{plan.server.name}")
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
     observations = []
     for words in CALIBRATION_WORDS:
+        text = write_words(words, plan.seed, "calibration", 0)
         tokens = prompt_tokens(
             live.endpoint,
             plan.workload.api,
-            write_words(words, plan.seed, "calibration", 0),
+            text,
             extras=live.engine.request_extras(plan.server),
             ca_file=plan.server.ca_file,
             timeout=plan.server.limits.request,
         )
+        if tokens is None and (tokenizer := _tokenizer(plan)) is not None:
+            (tokens,) = tokenizer.count([text])
         if tokens is None:
             return None
         observations.append((words, tokens))

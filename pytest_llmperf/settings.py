@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ from pytest_llmperf.plan import LAUNCH_ONLY, Clients, ServerSpec, Workload
 __all__ = [
     "Overrides",
     "Settings",
+    "check_speaks",
     "describe_validation_error",
     "load_settings",
     "load_workload",
@@ -126,6 +128,14 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
     return _server(label, table, where)
 
 
+def check_speaks(spec: ServerSpec, workload: Workload) -> None:
+    """Raise ConfigError where the engine of ``spec`` is known not to speak the workload's API."""
+    from pytest_llmperf.engines import engine_of
+    from pytest_llmperf.engines.engine import check_api
+
+    check_api(engine_of(spec), workload.api, f"servers.{spec.name}")
+
+
 def load_workload(
     name: str, settings: Settings, beside: Path | None, changes: Mapping[str, Any] | None = None
 ) -> Workload:
@@ -187,7 +197,17 @@ def _server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
         raise ConfigError(
             where, f"{prefix}.engine", f"unknown engine {spec.engine!r}{nearest(spec.engine, tuple(ENGINES))}"
         )
+    if spec.tokenizer is not None:
+        _check_tokenizer(spec.tokenizer, where, f"{prefix}.tokenizer")
     return spec
+
+
+def _check_tokenizer(path: Path, where: str, key: str) -> None:
+    """Told at collection, not after the first load."""
+    if not path.expanduser().is_file():
+        raise ConfigError(where, key, f"{str(path)!r} is no file; give the path of the model's tokenizer.json")
+    if find_spec("tokenizers") is None:
+        raise ConfigError(where, key, "needs a library: pip install 'pytest-llmperf[tokenizer]'")
 
 
 def _table(name: str, known: Mapping[str, dict[str, Any]], where: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Workload(Part):
     """A workload is one part, or ``mixed`` of several; lengths may come from a ``dataset`` or a ``trace``."""
 
     name: str
-    api: Literal["chat", "completions"] = "chat"
+    api: Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"] = "chat"
     mixed: tuple[Part, ...] = ()
     dataset: GivenFile | None = None
     """JSON lines or ShareGPT: real texts. ``output`` is for rows that do not say how long their output is."""

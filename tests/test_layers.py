@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
     "catalog", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
-    "result", "recordfile", "server", "settings", "stats", "stored", "telemetry", "units",
+    "result", "recordfile", "recount", "server", "settings", "stats", "stored", "telemetry", "units",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result"},
@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "planning": {"errors", "inputs", "plan"},
     "settings": {"errors", "lengths", "plan", "engines"},
     "engines": {"plan", "identity", "records", "errors"},
-    "control": {"engines", "identity", "plan", "records", "errors"},
+    "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
     "telemetry": {"engines", "plan", "identity", "records", "errors"},
     "load": {"inputs", "plan", "records", "errors"},
@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "result": {"plan", "identity", "stats", "gate"},
     "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
+    "recount": {"records", "errors"},
     "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},
     "runner": STEPS,
@@ -64,6 +65,7 @@ ONLY_IN: dict[str, set[str]] = {
     "rich": {"reports", "cli"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
+    "tokenizers": {"recount"},
 }
 """Third-party library → rooms or modules that may import it."""
 

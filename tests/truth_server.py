@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server of known truth: it streams on a timetable and logs when it really sent what.
+"""A server of known truth: it streams on a timetable, in the API of the path, and logs when it really sent what.
 
 Use from a test::
 
@@ -30,12 +30,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from truth_stream import Stream
+from truth_wire import Wire, wire_of
 
 __all__ = ["Script", "Served", "TruthServer"]
 
@@ -88,7 +91,45 @@ class Script:
     stale: bool = False
     """Promise keep-alive, then close right after the response."""
     raw: str = ""
-    """``garbage``: no HTTP. ``endless``: one line that never ends. ``json``: a JSON object instead of a stream."""
+    """``garbage``: no HTTP. ``endless``: one line that never ends. ``flood``: events that never end. ``json``: a JSON
+    object instead of a stream. ``html``: a page instead of a stream."""
+    word: str = "w"
+    """What each token's text begins with."""
+    blank: int = 0
+    """The first so many output chunks have tokens but no text."""
+    giant: int = 0
+    """Letters of the first output chunk."""
+    lie: int = 0
+    """Tokens that the server counts beside those that it sent."""
+    choices: int = 1
+    """OpenAI: every output comes for so many choices, each with its own running count."""
+    empty: bool = False
+    """OpenAI: an event with ``choices: []`` after every output."""
+    nulls: bool = False
+    """OpenAI: ``usage: null`` on every chunk."""
+    inline: bool = False
+    """OpenAI: the finish reason rides on the last output."""
+    spelling: str = "reasoning"
+    """Name of the reasoning field; two of them with a plus between."""
+    badjson: bool = False
+    """The error frame is no JSON."""
+    crlf: bool = False
+    packed: int = 1
+    """Output chunks in one HTTP chunk, as proxies do it."""
+    cuts: int = 1
+    """Sends that each output chunk is cut into; its time is that of the last one."""
+    trickle: float = 0.0
+    """Between those sends."""
+    slow_head: float = 0.0
+    """The header takes so long, in ten sends."""
+    interim: int = 0
+    """1xx responses before the real one."""
+    kind: str = ""
+    """Content type of the stream instead of the right one."""
+    coding: str = ""
+    """``gzip``: the stream is compressed, unasked."""
+    retry_after: str = ""
+    """With a status of refusal."""
 
 
 @dataclass(frozen=True)
@@ -342,19 +383,20 @@ class Server:
     def answer(self, peer: Peer, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
         options = self.options
         path = path.removeprefix(options["prefix"])
-        if path == "/health":
+        if path in ("/health", "/v2/health/ready"):
             self.plain(peer, 200, {"status": "ok"})
         elif options["api_key"] and headers.get("authorization") != f"Bearer {options['api_key']}":
             self.refuse(peer, 401, f"Incorrect API key provided: {headers.get('authorization')}")
         elif path == "/v1/models":
             self.plain(peer, 200, {"object": "list", "data": [{"id": options["model"], "object": "model"}]})
-        elif method != "POST" or path not in ("/v1/chat/completions", "/v1/completions"):
+        elif (wire := wire_of(path, options["model"])) is None or method != "POST":
             self.refuse(peer, 404, f"no such route: {path}")
         else:
             body = json.loads(raw)
             script = read_script(self.default, raw)
-            script = replace(script, n=script.n or int(body.get("max_tokens") or 16))
-            prompt = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+            script = replace(script, n=script.n or wire.max_tokens(body))
+            prompt_tokens = OVERHEAD_TOKENS + round(TOKENS_PER_WORD * len(wire.prompt_of(body).split()))
+            answer = wire(script, body, options["model"], prompt_tokens)
             peer.log = {
                 "id": script.id,
                 "path": path,
@@ -363,46 +405,47 @@ class Server:
                 "sends": [],
                 "after": [],
                 "tokens": [],
-                "prompt_tokens": OVERHEAD_TOKENS + round(TOKENS_PER_WORD * len(prompt.split())),
+                "prompt_tokens": prompt_tokens,
                 "request_number": peer.served,
                 "headers": headers,
                 "body": body,
             }
-            if body["model"] != options["model"]:
+            if body.get("model", options["model"]) != options["model"]:
                 self.refuse(peer, 404, f"The model `{body['model']}` does not exist.")
             elif script.status != 200:
-                self.refuse(peer, script.status, script.message.replace("_", " "))
-            elif not body.get("stream"):
-                self.whole(peer, script, "messages" in body)
+                self.refuse(peer, script.status, script.message.replace("_", " "), script.retry_after)
+            elif wire.whole or not body.get("stream", wire.unasked):
+                peer.log["tokens"] = [script.n]
+                self.at(peer.first_ns + round(script.ttft * 1e6), partial(self.whole, peer, answer))
             elif options["slots"] and self.busy >= options["slots"]:
-                self.waiting.append(lambda: self.begin(peer, script, path, time.monotonic_ns()))
+                self.waiting.append(lambda: self.begin(peer, answer, time.monotonic_ns()))
             else:
-                self.begin(peer, script, path, peer.first_ns)
+                self.begin(peer, answer, peer.first_ns)
 
-    def begin(self, peer: Peer, script: Script, path: str, start: int) -> None:
+    def begin(self, peer: Peer, wire: Wire, start: int) -> None:
         if peer.gone:
             return
         self.busy += 1
         peer.log["busy"] = True
-        Stream(self, peer, script, path, start).step()
+        Stream(self, peer, wire, start).step()
 
-    def whole(self, peer: Peer, script: Script, chat: bool) -> None:
+    def whole(self, peer: Peer, wire: Wire) -> None:
         """An answer that is not streamed, at once."""
-        text = " ".join(["word"] * script.n)
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
-        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        content: dict[str, Any] = {"id": "truth", "model": self.options["model"], "choices": [choice]}
-        if script.usage:
-            content["usage"] = Stream(self, peer, script, "", 0).usage(script.n)
-        self.plain(peer, 200, content)
+        if not peer.gone:
+            self.plain(peer, 200, wire.reply())
 
-    def refuse(self, peer: Peer, status: int, message: str) -> None:
-        self.plain(peer, status, {"error": {"message": message, "type": "invalid_request_error", "code": status}})
+    def refuse(self, peer: Peer, status: int, message: str, retry_after: str = "") -> None:
+        content = {"error": {"message": message, "type": "invalid_request_error", "code": status}}
+        self.plain(peer, status, content, f"retry-after: {retry_after}\r\n" if retry_after else "")
 
-    def plain(self, peer: Peer, status: int, content: dict[str, Any]) -> None:
+    def plain(self, peer: Peer, status: int, content: dict[str, Any], headers: str = "") -> None:
         data = json.dumps(content).encode()
-        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ncontent-type: application/json\r\n"
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\ncontent-type: application/json\r\n{headers}"
+        if peer.log:
+            peer.log["sends"] += [time.monotonic_ns()] * len(peer.log["tokens"])
         self.send(peer, f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        if peer.log:
+            peer.log["after"] += [time.monotonic_ns()] * len(peer.log["tokens"])
         self.end(peer, keep=True)
 
     def send(self, peer: Peer, data: bytes) -> None:
@@ -439,144 +482,6 @@ class Server:
         if reset:
             peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.sock.close()
-
-
-class Stream:
-    """One streamed answer: a generator of (due ns, chunk of bytes, tokens) that ``step`` works off."""
-
-    def __init__(self, server: Server, peer: Peer, script: Script, path: str, start: int) -> None:
-        self.server, self.peer, self.script, self.start = server, peer, script, start
-        self.chat = path.endswith("chat/completions")
-        self.parts = self.plan()
-        self.comment_due = start + round(script.comment * 1e6) if script.comment else 0
-        if self.comment_due:
-            server.at(self.comment_due, self.comment)
-
-    def step(self) -> None:
-        """Send what is due now, and come back for the rest."""
-        for due, data, tokens in self.parts:
-            if due > time.monotonic_ns():
-                self.server.at(due, partial(self.late, data, tokens))
-                return
-            self.emit(data, tokens)
-            if self.peer.gone:
-                self.server.end(self.peer, keep=False)
-                return
-
-    def late(self, data: bytes, tokens: list[int]) -> None:
-        if not self.peer.gone:
-            self.emit(data, tokens)
-            self.step()
-
-    def emit(self, data: bytes, tokens: list[int]) -> None:
-        log = self.peer.log
-        before = time.monotonic_ns()
-        self.server.send(self.peer, data)
-        after = time.monotonic_ns()
-        for count in tokens:
-            log["sends"].append(before)
-            log["after"].append(after)
-            log["tokens"].append(count)
-
-    def comment(self) -> None:
-        if not self.peer.gone and self.peer.log:
-            self.server.send(self.peer, self.frame(b": keep-alive\n\n"))
-            self.comment_due += round(self.script.comment * 1e6)
-            self.server.at(self.comment_due, self.comment)
-
-    def frame(self, data: bytes) -> bytes:
-        return data if self.script.framing == "close" else b"%x\r\n%s\r\n" % (len(data), data)
-
-    def event(self, content: object) -> bytes:
-        text = content if isinstance(content, str) else json.dumps(content)
-        return self.frame(f"data: {text}\n\n".encode())
-
-    def usage(self, completion: int) -> dict[str, Any]:
-        prompt = self.peer.log["prompt_tokens"]
-        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
-        usage["total_tokens"] = prompt + completion
-        if self.script.cached >= 0:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.script.cached}
-        return usage
-
-    def choice(self, delta: dict[str, Any], finish: str | None, completion: int) -> bytes:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
-        if self.chat:
-            choice["delta"] = delta
-        else:
-            choice["text"] = delta.get("content", "")
-        frame: dict[str, Any] = {"id": "truth", "object": "chunk", "model": "truth", "choices": [choice]}
-        if self.script.continuous:
-            frame["usage"] = self.usage(completion)
-        return self.event(frame)
-
-    def output(self, index: int, tokens: int) -> dict[str, Any]:
-        text = "".join(f" w{index}" for _ in range(tokens))
-        if self.script.tools:
-            return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-        return {"reasoning" if index < self.script.reasoning else "content": text}
-
-    def plan(self) -> Iterator[tuple[int, bytes, list[int]]]:
-        script, peer = self.script, self.peer
-        if script.cut_after == -2:
-            self.server.end(peer, keep=False)
-            return
-        if script.cut_after == -3:
-            yield self.start, b"HTTP/1.1 200 OK\r\ncontent-ty", []
-            self.server.end(peer, keep=False)
-            return
-        if script.raw == "garbage":
-            yield self.start, b"SSH-2.0-OpenSSH_9.6\r\n", []
-            return
-        if script.raw == "json":
-            self.server.plain(peer, 200, {"choices": [{"message": {"content": "not a stream"}}]})
-            return
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-        head += "connection: close\r\n" if script.close or script.framing == "close" else ""
-        head += "" if script.framing == "close" else "transfer-encoding: chunked\r\n"
-        opening = (head + "\r\n").encode()
-        if self.chat and script.role:
-            opening += self.choice({"role": "assistant", "content": ""}, None, 0)
-        yield self.start, opening, []
-        if script.raw == "endless":
-            while not peer.gone:
-                yield self.start, self.frame(b"x" * 65536), []
-        sizes = [min(script.merge, script.n - done) for done in range(0, script.n, script.merge)]
-        first = self.start + round(script.ttft * 1e6)
-        done = 0
-        for index in range(0, len(sizes), script.joined):
-            due = first + round(index * script.gap * 1e6)
-            if 0 <= script.error_after <= index:
-                error = {"error": {"message": script.message, "type": "server_error", "code": 500}}
-                yield due, self.event(error) + self.event("[DONE]") + self.frame(b""), []
-                self.server.end(peer, keep=True)
-                return
-            if 0 <= script.cut_after <= index:
-                yield due, b"", []
-                self.server.end(peer, keep=False, reset=True)
-                return
-            if 0 <= script.stall_after <= index:
-                return
-            data, group = b"", sizes[index : index + script.joined]
-            for offset, size in enumerate(group):
-                done += size
-                data += self.choice(self.output(index + offset, size), None, done)
-            yield due, data, group
-        tail = self.choice({}, "length", done) if script.finish else b""
-        if script.usage:
-            tail += self.event({"id": "truth", "choices": [], "usage": self.usage(done)})
-        tail += self.event("[DONE]") if script.done else b""
-        if script.framing == "trailer":
-            tail += b"0\r\nx-trailer: yes\r\n\r\n"
-        elif script.framing != "close":
-            tail += b"0\r\n\r\n"
-        if script.framing == "pieces":
-            yield self.start, tail[:-7], []
-            for at in range(len(tail) - 7, len(tail)):
-                yield time.monotonic_ns() + 2_000_000, tail[at : at + 1], []
-        else:
-            yield self.start, tail, []
-        self.server.end(peer, keep=not (script.close or script.stale or script.framing == "close"))
 
 
 if __name__ == "__main__":

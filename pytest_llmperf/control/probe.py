@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,15 +12,28 @@ import httpx
 from pytest_llmperf.control.client import fetch, post, server_message
 from pytest_llmperf.engines import ENGINES, Engine
 from pytest_llmperf.engines.engine import Documents, mapping
-from pytest_llmperf.errors import TargetError
+from pytest_llmperf.errors import ConfigError, TargetError
+from pytest_llmperf.load.dialects import DIALECTS
+from pytest_llmperf.load.http1 import ProtocolError
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api, Endpoint
 
-__all__ = ["Answer", "ask", "choose_model", "documents", "fingerprint", "healthy", "list_models", "recognise"]
+__all__ = [
+    "Answer",
+    "ask",
+    "choose_model",
+    "documents",
+    "fingerprint",
+    "healthy",
+    "list_models",
+    "only_model",
+    "recognise",
+]
 
+OPENAI: Final[tuple[Api, ...]] = ("chat", "completions")
 _SHOWN_MODELS: Final = 10
 _HEALTH_SECONDS: Final = 3.0
 """Short, so that the end of the process is noticed between two tries; but some engines take a second to answer."""
-_PATHS: Final[dict[Api, str]] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,19 @@ def list_models(client: httpx.Client) -> Mapping[str, Any]:
     if not isinstance(mapping(document).get("data"), list):
         raise TargetError(url, "no OpenAI-compatible API here: the answer is no list of models")
     return mapping(document)
+
+
+def only_model(client: httpx.Client, engine: Engine, spec: ServerSpec) -> Mapping[str, Any]:
+    """What ``list_models`` would give for an engine that has no such list: the model that ``spec`` names.
+
+    Raises ConfigError where it names none, TargetError where the server is not ready.
+    """
+    if not spec.model:
+        raise ConfigError(f"servers.{spec.name}", "model", f"{engine.title} does not list its models; name the model")
+    response = fetch(client, engine.ready_path)
+    if response.status_code != httpx.codes.OK:
+        raise TargetError(str(response.url), f"HTTP {response.status_code}: {server_message(response)}")
+    return {"data": [{"id": spec.model}]}
 
 
 def choose_model(url: str, models: Mapping[str, Any], wanted: str | None) -> str:
@@ -113,18 +140,21 @@ def documents(client: httpx.Client, engine: Engine, models: Mapping[str, Any]) -
 
 def ask(client: httpx.Client, endpoint: Endpoint, api: Api, text: str, extras: Mapping[str, Any]) -> Answer:
     """One non-streamed answer of one token to ``text``. Raises TargetError with the server's message."""
-    prompt = {"messages": [{"role": "user", "content": text}]} if api == "chat" else {"prompt": text}
-    body = {**extras, "model": endpoint.model, **prompt, "max_tokens": 1, "temperature": 0}
-    document = mapping(post(client, _PATHS[api], body))
-    if not document.get("choices"):
-        raise TargetError(endpoint.base_url + _PATHS[api], "the answer holds no choices")
-    usage = mapping(document.get("usage"))
-    fingerprint = document.get("system_fingerprint")
-    return Answer(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        fingerprint if isinstance(fingerprint, str) and fingerprint else None,
-    )
+    dialect = DIALECTS[api]
+    path = dialect.route(endpoint.model, stream=False)
+    # TGI takes no temperature of 0, is greedy without one, and counts the prompt only where it shows its tokens.
+    sampling = {"decoder_input_details": True} if api == "tgi" else {"temperature": 0}
+    body = dialect.body(endpoint.model, text, 1, stream=False, extras=extras, sampling=sampling)
+    document = mapping(post(client, path, body))
+    reader = dialect.reader()
+    try:
+        reader.take_whole(json.dumps(document))
+    except ProtocolError as error:
+        raise TargetError(endpoint.base_url + path, str(error)) from None
+    if reader.error is not None or not (document.get("choices") or api not in OPENAI):
+        raise TargetError(endpoint.base_url + path, reader.error or "the answer holds no choices")
+    found = document.get("system_fingerprint")
+    return Answer(reader.prompt_tokens, reader.output_tokens, found if isinstance(found, str) and found else None)
 
 
 def fingerprint(client: httpx.Client, endpoint: Endpoint) -> str | None:
@@ -132,13 +162,9 @@ def fingerprint(client: httpx.Client, endpoint: Endpoint) -> str | None:
 
     A server may lack either API; the load, which knows the one it needs, reports that better than we could.
     """
-    for api in _PATHS:
+    for api in OPENAI:
         try:
             return ask(client, endpoint, api, "Hello", {}).system_fingerprint
         except TargetError:
             continue
     return None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

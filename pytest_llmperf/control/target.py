@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
-from pytest_llmperf.control.probe import choose_model, fingerprint, list_models, recognise
+from pytest_llmperf.control.probe import choose_model, fingerprint, list_models, only_model, recognise
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.identity import Identity
@@ -30,7 +30,7 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
     headers = _headers(spec)
     endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
     with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
-        models = list_models(client)
+        models = list_models(client) if configured.lists_models else only_model(client, configured, spec)
         engine = recognise(models, configured, base)
         model = choose_model(base, models, spec.model)
         endpoint = Endpoint(base, host, port, tls, model, engine.name, headers, place)

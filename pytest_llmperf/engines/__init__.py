@@ -7,15 +7,20 @@ from typing import Final
 from pytest_llmperf.engines.embedded import EMBEDDED
 from pytest_llmperf.engines.engine import Engine
 from pytest_llmperf.engines.llamacpp import LLAMACPP
+from pytest_llmperf.engines.ollama import OLLAMA
 from pytest_llmperf.engines.openai import OPENAI
 from pytest_llmperf.engines.sglang import SGLANG
+from pytest_llmperf.engines.tgi import TGI
+from pytest_llmperf.engines.triton import TRITON
 from pytest_llmperf.engines.vllm import VLLM
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
 
 __all__ = ["ENGINES", "Engine", "engine_of", "launchable"]
 
-ENGINES: Final[dict[str, Engine]] = {engine.name: engine for engine in (EMBEDDED, LLAMACPP, VLLM, SGLANG, OPENAI)}
+ENGINES: Final[dict[str, Engine]] = {
+    engine.name: engine for engine in (EMBEDDED, LLAMACPP, VLLM, SGLANG, TGI, OLLAMA, TRITON, OPENAI)
+}
 
 
 def engine_of(spec: ServerSpec) -> Engine:

@@ -83,4 +83,5 @@ EMBEDDED: Final = Engine(
     info_paths=("/props",),
     read_facts=llamacpp.read_facts,
     request_extras=llamacpp.request_extras,
+    apis=("chat", "completions", "llamacpp"),
 )

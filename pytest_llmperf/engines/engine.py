@@ -8,12 +8,14 @@ from typing import Any, Final, final
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Api
 
 __all__ = [
     "CANONICAL",
     "Documents",
     "Engine",
     "LiveFacts",
+    "check_api",
     "check_parameters",
     "listed_model",
     "mapping",
@@ -85,6 +87,10 @@ class Engine:
     """Merged into every request body: exact output length, prompt cache."""
     continuous_usage: bool = False
     """Understands ``stream_options.continuous_usage_stats`` (token counts in every chunk)."""
+    apis: tuple[Api, ...] | None = ("chat", "completions")
+    """The APIs that it speaks; None where nothing is known about it."""
+    lists_models: bool = True
+    """Has ``/v1/models``; where not, the model must be named."""
 
 
 def check_parameters(engine: Engine, spec: ServerSpec) -> None:
@@ -95,6 +101,12 @@ def check_parameters(engine: Engine, spec: ServerSpec) -> None:
             raise ConfigError(f"servers.{spec.name}", name, f"{engine.title} has no such parameter; it has: {has}")
     if spec.gpus and engine.cpu:
         raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")
+
+
+def check_api(engine: Engine, api: Api, where: str) -> None:
+    """Raise ConfigError where ``engine`` is known not to speak ``api``."""
+    if engine.apis is not None and api not in engine.apis:
+        raise ConfigError(where, "api", f"{engine.title} does not speak {api!r}; it speaks: {', '.join(engine.apis)}")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -11,8 +11,16 @@ __all__ = ["LLAMACPP", "read_facts", "request_extras"]
 
 
 def request_extras(spec: ServerSpec) -> dict[str, Any]:
-    """Exact output length, and the prompt cache as the specification wants it (the server honours it per request)."""
-    return {"ignore_eos": True, "cache_prompt": spec.enable_prefix_caching is not False}
+    """Exact output length, the prompt cache as the specification wants it, and a token count on every event.
+
+    The server honours the cache per request. Text is held back until a character is whole, so that only the count
+    tells how many tokens an event stands for.
+    """
+    return {
+        "ignore_eos": True,
+        "cache_prompt": spec.enable_prefix_caching is not False,
+        "timings_per_token": True,
+    }
 
 
 def read_facts(documents: Documents, model: str) -> LiveFacts:
@@ -56,4 +64,5 @@ LLAMACPP: Final = Engine(
     info_paths=("/props",),
     read_facts=read_facts,
     request_extras=request_extras,
+    apis=("chat", "completions", "llamacpp"),
 )

@@ -16,4 +16,5 @@ OPENAI: Final = Engine(
     default_port=8000,
     cpu=False,
     ready_path="/v1/models",
+    apis=None,
 )

@@ -91,7 +91,7 @@ def _row(row: object, api: str) -> DataRow:
     if given[0] == "prompt" or not _is_chat(content):
         wanted = "a text" if given[0] == "prompt" else "a list of {role, content}"
         raise ValueError(f"{given[0]} {str(content)[:80]!r} is not {wanted}")
-    if api != "chat":
+    if api not in ("chat", "ollama-chat"):
         raise ValueError(f"{given[0]} is a chat, and the workload's api is {api!r}")
     return DataRow(messages=tuple(content), output_tokens=output_tokens, sampling=dict(sampling))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from pytest_llmperf.load.http1 import Head, ProtocolError, ResponseParser, parse_head
-from pytest_llmperf.load.openai import StreamReader, error_detail, shorten
-from pytest_llmperf.load.repeat import Template, learn
+from pytest_llmperf.load.http1 import Head, ProtocolError, parse_head
+from pytest_llmperf.load.reader import shorten
 from pytest_llmperf.load.request import PreparedRequest
-from pytest_llmperf.load.sse import SseDecoder
+from pytest_llmperf.load.response import Response
 from pytest_llmperf.records import Ints, Outcome, RequestRecord
 
 __all__ = ["MAX_RESPONSE", "Exchange"]
@@ -18,15 +17,18 @@ MAX_RESPONSE: Final = 64 * 1024 * 1024
 """Bytes of a response; more is no answer but a fault, and must not eat the memory."""
 
 _LAST_CHUNK: Final = b"\r\n0\r\n"
-_END: Final = b"\r\n0\r\n\r\n"
-_ODD: Final = (b"0\r\n", b"\r\n", b"\n")  # how a read begins that may hold the rest of a last chunk's mark
+_END: Final = b"\r\n\r\n"
+_EMPTY: Final = b"\n\r\n\r\n"
+_LAST: Final = b"\r\n0\r\n\r\n"
+_FINISH: Final = b"[DONE]\n\n\r\n0\r\n\r\n"
+"""Ends of a read; the last one holds no doubt: the stream's own terminator is right before the last chunk."""
+_SHORT: Final = 8
 _MIDDLE: Final = b"\n\n\r\n"
 """How a read ends that brought a whole event as a whole chunk, and for certain no end: an empty line of the stream,
 then the end of the chunk."""
 _DONE: Final = (b"data: [DONE]\n\n", b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n")
-_MARK: Final = max(map(len, _DONE))
+_MARK: Final = max(map(len, (*_DONE, _FINISH)))
 _BATCH: Final = 512
-_MAX_ERROR_BODY: Final = 65536
 
 
 class Exchange:
@@ -37,10 +39,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_closing", "_data", "_http", "_kept", "_latest_ns", "_next", "_outcome", "_reader", "_sse",
-        "_stamps", "_template", "cap_wait_ns", "closed_ns", "connect_start_ns", "connected_ns", "connection", "detail",
-        "ended_ns", "eof", "first_byte_ns", "head", "held", "parsed", "progress_ns", "request", "retried",
-        "scheduled_ns", "sent_ns", "settled", "shared_reads", "size",
+        "_data", "_kept", "_latest_ns", "_next", "_outcome", "_response", "_stamps", "cap_wait_ns", "closed_ns",
+        "connect_start_ns", "connected_ns", "connection", "detail", "ended_ns", "eof", "first_byte_ns", "head", "held",
+        "parsed", "progress_ns", "request", "retried", "scheduled_ns", "sent_ns", "settled", "size",
     )  # fmt: skip
 
     def __init__(self, request: PreparedRequest, scheduled_ns: int | None, held: bool) -> None:
@@ -59,8 +60,6 @@ class Exchange:
         """When it was over for us, whatever the reason."""
         self.connection = -1
         self.detail: str | None = None
-        self.shared_reads = 0
-        """Output chunks beyond the first of their read that came as HTTP chunks of their own; after ``digest``."""
         self.progress_ns = 0
         """Last output known so far, the send before any; moved on by ``digest``."""
         self.parsed = self.settled = 0
@@ -75,14 +74,11 @@ class Exchange:
         self.size = 0
         self.first_byte_ns: int | None = None
         self._latest_ns = 0
-        self._closing = False  # the last chunk was seen; trailers may follow
         self._stamps = array("q")
         self._data: list[bytes] = []
         self._kept = b""  # the end of what is parsed and dropped
         self._next = 0  # first stored read that is not parsed
-        self._template: Template | None = None
-        self._http, self._sse, self._reader = ResponseParser(), SseDecoder(), StreamReader()
-        self._body: list[bytes] = []  # of a response that is no stream
+        self._response = Response(self.request)
 
     # --- hot path
 
@@ -97,10 +93,10 @@ class Exchange:
         if head is None:
             return self._begin()
         if head.chunked:
-            if data.endswith(_END):
+            # A body ends with an empty line after one that is not: the last chunk's, or a trailer's.
+            doubt = (data.endswith(_END) and not data.endswith(_EMPTY)) or len(data) < _SHORT or _LAST_CHUNK in data
+            if doubt and self._closes():
                 return True
-            if self._closing or len(data) < len(_END) or _LAST_CHUNK in data or data.startswith(_ODD):
-                return self._closes()
         elif head.content_length is None:
             # The connection may stay open for long after the last event.
             if data.endswith(_DONE) or (len(data) < _MARK and self._tail().endswith(_DONE)):
@@ -124,21 +120,22 @@ class Exchange:
             return False
         body = joined[head.body_start :]
         if head.chunked:
-            return (_LAST_CHUNK in body or body.startswith(_ODD)) and self._closes()
+            return (body.endswith(_END) or body.startswith(b"0\r\n") or _LAST_CHUNK in body) and self._closes()
         if head.content_length is None:
             return body.endswith(_DONE)
         return len(body) >= head.content_length
 
     def _closes(self) -> bool:
-        """Whether a chunked body has ended, where the mark of its end is cut, or followed by trailers."""
-        tail = self._tail()
-        if tail.endswith(_END):
+        """Whether a chunked body has ended, or is none: the framing says so, as data may look like an end."""
+        head, tail = self.head, self._tail()
+        if head is None or tail.endswith(_FINISH):
             return True
-        if not self._closing and _LAST_CHUNK not in tail:
+        if _LAST_CHUNK not in tail and not (tail.endswith(_END) and not tail.endswith(_EMPTY)):
             return False
-        self._closing = True
+        if tail.endswith(_LAST) and self._response.http.ends(head, self._data[self._next :]):
+            return True  # it is parsed when there is time
         self.digest()
-        return self._http.complete
+        return self._response.http.complete or self._outcome is not None
 
     def _tail(self) -> bytes:
         """The last reads, with every mark of an end in them, if it is at the end."""
@@ -159,7 +156,7 @@ class Exchange:
     @property
     def has_output(self) -> bool:
         """Of the part that is parsed."""
-        return bool(self._reader.chunk_ns)
+        return bool(self._response.reader.chunk_ns)
 
     @property
     def stored(self) -> int:
@@ -171,23 +168,21 @@ class Exchange:
         begin, total = self._next, len(self._data)
         end = total if reads is None else min(total, begin + reads)
         latest = self._latest_ns or self.sent_ns or 0
-        stamps, stored = self._stamps, self._data
+        stamps, stored, response = self._stamps, self._data, self._response
         at = begin
         try:
             while at < end:
-                if self._template is not None:
+                if response.repeats:
                     last = min(end, at + _BATCH)
-                    found = self._template.take(stamps[at:last], stored[at:last], latest)
-                    if found.times:
-                        self._reader.repeat(found)
-                        latest = found.times[-1]
-                        at += len(found.times)
+                    found, latest = response.repeat(stamps[at:last], stored[at:last], latest)
+                    if found:
+                        at += found
                         continue
                 # Kernel stamps meet the user's clock here: a slip of the offset between them must not turn time back.
                 latest = max(latest, stamps[at])
                 if self.first_byte_ns is None:
                     self.first_byte_ns = latest
-                self._parse(latest, stored[at])
+                response.parse(latest, stored[at])
                 at += 1
             self._next = end
         except ProtocolError as error:
@@ -200,43 +195,27 @@ class Exchange:
             self._kept = (self._kept + dropped)[-_MARK:]
             del self._data[: self._next], self._stamps[: self._next]
             self._next = 0
-        if self._reader.chunk_ns:
-            self.progress_ns = self._reader.chunk_ns[-1]
+        if response.reader.chunk_ns:
+            self.progress_ns = response.reader.chunk_ns[-1]
 
-    def _parse(self, at: int, data: bytes) -> None:
-        fresh = self._http.between and self._sse.between
-        self._template = None
-        pieces = self._http.feed(data)
-        head = self._http.head
-        if head is None or not pieces:
-            return
-        if head.status != 200 or "json" in head.headers.get("content-type", ""):
-            if sum(map(len, self._body)) < _MAX_ERROR_BODY:
-                self._body += pieces
-            return
-        bearing = events = 0
-        reader = self._reader
-        for piece in pieces:  # one for each HTTP chunk
-            output = False
-            for event in self._sse.feed(piece):
-                events += 1
-                output = reader.take(event.data, at) or output
-            bearing += output
-        if bearing > 1 and head.chunked:
-            self.shared_reads += bearing - 1
-        alone = fresh and bearing == events == len(pieces) == 1 and self._sse.between
-        if alone and (self._http.between or not head.chunked) and head.content_length is None:
-            self._template = learn(data, head.chunked)
+    @property
+    def shared_reads(self) -> int:
+        """Output chunks beyond the first of their read that came as HTTP chunks of their own; after ``digest``."""
+        return self._response.shared_reads
 
     def record(self) -> RequestRecord:
         """The record of a request that has ended. Parses what is left; the raw reads are dropped."""
         self.digest()
+        response = self._response
         if self.eof:
-            self._http.end()
-        outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
-        reader, arrival, head = self._reader, self.request.arrival, self.head
-        chunks = Ints("q", reader.chunk_ns)
-        tokens = reader.chunk_tokens
+            response.http.end()
+        try:
+            outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
+        except ProtocolError as error:
+            outcome, detail = Outcome.PROTOCOL_ERROR, shorten(str(error))
+        reader, arrival, head = response.reader, self.request.arrival, self.head
+        chunks, tokens = reader.chunk_ns, reader.chunk_tokens
+        whole_ns = response.whole_ns if reader.whole and outcome is Outcome.OK else None
         record = RequestRecord(
             index=arrival.index,
             phase=arrival.phase,
@@ -247,7 +226,7 @@ class Exchange:
             first_byte_ns=self.first_byte_ns,
             first_output_ns=chunks[0] if chunks else None,
             first_answer_ns=reader.first_answer_ns,
-            last_output_ns=chunks[-1] if chunks else None,
+            last_output_ns=chunks[-1] if chunks else whole_ns,
             closed_ns=None if self.closed_ns is None else max(self.closed_ns, self._latest_ns),
             chunk_ns=chunks,
             chunk_tokens=None if tokens is None else Ints("i", tokens),
@@ -266,24 +245,16 @@ class Exchange:
             conversation=arrival.conversation,
             turn=arrival.turn,
             cap_wait_ns=self.cap_wait_ns,
+            first_event_ns=reader.first_event_ns,
+            last_event_ns=reader.last_event_ns,
+            texts=reader.texts,
         )
         self.restart()
         return record
 
     def _judge(self) -> tuple[Outcome, str | None]:
         """Outcome by what the server sent, of an exchange that nothing else ended."""
-        head, reader = self.head, self._reader
-        if head is None:
+        if self.head is None:
             what = "in the middle of the response header" if self.size else "before the first byte of a response"
             return Outcome.CONNECTION_LOST, f"the server closed the connection {what}"
-        if head.status != 200:
-            return Outcome.HTTP_STATUS, error_detail(head.status, head.reason, b"".join(self._body))
-        if reader.error is None and not self._http.complete and not reader.done:
-            return Outcome.CONNECTION_LOST, "the server closed the connection in the middle of the response"
-        if self._body:
-            body = b"".join(self._body)
-            if b'"error"' in body:
-                return Outcome.STREAM_ERROR, error_detail(head.status, head.reason, body)
-            kind = head.headers.get("content-type", "")
-            return Outcome.PROTOCOL_ERROR, shorten(f"not an event stream but {kind}: {body[:120]!r}")
-        return reader.verdict()
+        return self._response.judge(self.head, self._latest_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -36,6 +36,12 @@ class Head:
     """None where the body is chunked or ends with the connection."""
     keep_alive: bool
     """The connection may carry another request after this response."""
+
+    @property
+    def coding(self) -> str:
+        """How the body is compressed, e.g. ``gzip``; empty where it is not."""
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        return "" if coding == "identity" else coding
 
 
 def parse_head(data: bytes) -> Head | None:
@@ -142,6 +148,22 @@ class ResponseParser:
     def between(self) -> bool:
         """The next byte begins a chunk."""
         return self._state == "size" and not self._buffer and self.head is not None
+
+    def ends(self, head: Head, reads: Sequence[bytes]) -> bool:
+        """Whether ``reads``, which are to be fed, complete a chunked body without trailers; nothing is fed by this."""
+        if self._state == "trailer":
+            return False
+        data = b"".join((*self._parts, self._buffer, *reads))
+        at = {"size": 0, "data": self._left + 2, "data_end": 2}[self._state] if self.head else head.body_start
+        while (end := data.find(b"\r\n", at)) >= 0:
+            match = _SIZE.match(data[at:end])
+            if match is None:
+                return False
+            size = int(match[1], 16)
+            if not size:
+                return data[end:] == b"\r\n\r\n"
+            at = end + size + 4
+        return False
 
     def end(self) -> None:
         """The connection was closed in order: that ends a body without a length."""

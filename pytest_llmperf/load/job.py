@@ -149,17 +149,19 @@ def pack_request(request: PreparedRequest) -> tuple[Any, ...]:
     return (
         arrival.index, arrival.phase.value, arrival.offset_ns, arrival.input_tokens, arrival.output_tokens,
         arrival.conversation, arrival.turn, arrival.follows, arrival.think_ns, request.stream, request.wire,
+        request.api, request.keep_text,
     )  # fmt: skip
 
 
 def unpack_request(packed: tuple[Any, ...]) -> PreparedRequest:
     """The request again, as far as a client needs it (what its text was made from is gone)."""
-    index, phase, offset_ns, input_tokens, output_tokens, conversation, turn, follows, think_ns, stream, wire = packed
+    (index, phase, offset_ns, input_tokens, output_tokens, conversation, turn, follows, think_ns, stream, wire, api,
+     keep_text) = packed  # fmt: skip
     arrival = Arrival(
         index, Phase(phase), offset_ns, input_tokens, output_tokens,
         conversation=conversation, turn=turn, follows=follows, think_ns=think_ns, stream=stream,
     )  # fmt: skip
-    return PreparedRequest(arrival, wire, stream=stream)
+    return PreparedRequest(arrival, wire, api, stream=stream, keep_text=keep_text)
 
 
 def pack_record(record: RequestRecord) -> tuple[Any, ...]:

@@ -45,6 +45,8 @@ def overdue(exchange: Exchange, limits: Limits, now_ns: int) -> tuple[Outcome, s
     waited_ns = now_ns - exchange.progress_ns
     if waited_ns <= min(limits.first_token, limits.no_progress) * _NS:
         return None
+    if not exchange.request.stream:
+        return None  # a whole reply shows no progress before it is there
     exchange.digest()
     if exchange.outcome is not None:
         return exchange.outcome, exchange.detail or ""

@@ -16,7 +16,8 @@ __all__ = ["Repetitions", "Template", "learn"]
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)":[ ]?"((?:[^"\\\x00-\x1f]|\\.)+)"')
 _STRING: Final = re.compile(rb'(?:[^"\\]|\\.)*')
-_COUNT: Final = re.compile(rb'"completion_tokens":[ ]?(\d+)')
+_COUNT: Final = re.compile(rb'"completion_tokens":[ ]?(\d{1,9})(?!\d)')
+_CHOICE: Final = re.compile(rb'"index":[ ]?\d+')
 _STRANGE: Final = (b'"predicted_n"', b'"finish_reason":"', b'"finish_reason": "', b'"error"', b'"tool_calls"')
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
 _DIGITS: Final = b"0123456789"
@@ -36,12 +37,13 @@ class Repetitions(NamedTuple):
 class Template:
     """The learned event. ``framed``: it came as one HTTP chunk, and so must every repetition."""
 
-    __slots__ = ("_counts", "_framed", "_head", "_head_bare", "_key", "_known", "_tail", "_tail_bare")
+    __slots__ = ("_choices", "_counts", "_framed", "_head", "_head_bare", "_key", "_known", "_tail", "_tail_bare")
 
     def __init__(self, head: bytes, key: bytes, tail: bytes, framed: bool) -> None:
         self._head, self._key, self._tail, self._framed = head, key, tail, framed
         self._head_bare, self._tail_bare = head.translate(None, _DIGITS), tail.translate(None, _DIGITS)
         self._counts = _COUNT.search(tail) is not None
+        self._choices = _CHOICE.findall(head), _CHOICE.findall(tail)
         self._known: dict[int, bytes] = {}  # by the length of a read: how it began, up to its text
 
     def take(self, stamps: Sequence[int], reads: Sequence[bytes], latest: int) -> Repetitions:
@@ -68,7 +70,7 @@ class Template:
                 break
             if counts is not None:
                 found = _COUNT.search(tail)
-                if found is None:
+                if found is None or (self._choices[1] and _CHOICE.findall(tail) != self._choices[1]):
                     break
                 counts.append(int(found[1]))
             if at > latest:
@@ -87,6 +89,8 @@ class Template:
         at = data.find(self._key, start)
         head = data[start:at]
         if at < 0 or (head != self._head and head.translate(None, _DIGITS) != self._head_bare):
+            return None
+        if self._choices[0] and _CHOICE.findall(head) != self._choices[0]:
             return None
         begin = data[: at + len(self._key)]
         if self._framed:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.load.dialects import DIALECTS
 from pytest_llmperf.records import Api, Arrival, Endpoint
 
 if TYPE_CHECKING:
     from pytest_llmperf.load.texts import Prompt
     from pytest_llmperf.plan import Workload
 
-__all__ = ["PATHS", "PreparedRequest", "body", "encode"]
-
-PATHS: Final[Mapping[Api, str]] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+__all__ = ["PreparedRequest", "body", "encode"]
 
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
@@ -30,8 +29,12 @@ class PreparedRequest:
 
     arrival: Arrival
     wire: bytes
+    api: Api = "chat"
+    """How the response is to be read."""
     stream: bool = True
     """False: the reply comes as a whole."""
+    keep_text: bool = False
+    """Keep the output's text in the record, for a tokenizer."""
 
     def __repr__(self) -> str:
         return f"PreparedRequest({self.arrival!r}, {len(self.wire)} bytes)"
@@ -47,25 +50,16 @@ def body(
     stream: bool = True,
     sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The JSON object of one request, streamed with final usage or as a whole.
+    """The JSON object of one request, streamed (with final usage where the API has that) or as a whole.
 
     ``prompt`` is a text, or the messages of a chat. ``extras`` are the engine's own fields (``ignore_eos``,
     ``cache_prompt`` …); a mapping among them is merged into the one it meets, so
     ``{"stream_options": {"continuous_usage_stats": True}}`` adds to ours. ``sampling`` (default: the workload's) comes
-    last and replaces whatever it names.
+    last, where the API wants such fields, and replaces whatever it names.
     """
-    fields: dict[str, Any] = {"model": model}
-    if workload.api == "chat":
-        fields["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    else:
-        fields["prompt"] = prompt
-    fields |= {"max_tokens": max_tokens, "stream": stream, "stream_options": {"include_usage": True}}
-    for key, value in (extras or {}).items():
-        old = fields.get(key)
-        fields[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
-    if not stream:
-        del fields["stream_options"]
-    return fields | dict(workload.sampling if sampling is None else sampling)
+    dialect = DIALECTS[workload.api]
+    sampling = workload.sampling if sampling is None else sampling
+    return dialect.body(model, prompt, max_tokens, stream=stream, extras=extras, sampling=sampling)
 
 
 def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any], *, stream: bool = True) -> bytes:
@@ -75,12 +69,14 @@ def encode(endpoint: Endpoint, api: Api, fields: Mapping[str, Any], *, stream: b
     """
     from urllib.parse import quote, urlsplit  # a client process has no use for it
 
+    dialect = DIALECTS[api]
     content = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    path = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._") + PATHS[api]
+    base = quote(urlsplit(endpoint.base_url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
+    path = base + dialect.route(endpoint.model, stream=stream)
     headers = {
         "Host": _authority(endpoint),
         "User-Agent": "pytest-llmperf",
-        "Accept": "text/event-stream" if stream else "application/json",
+        "Accept": dialect.accept if stream else "application/json",
         "Accept-Encoding": "identity",
         "Content-Type": "application/json",
     }

@@ -68,6 +68,10 @@ class SseDecoder:
         """The next byte begins an event."""
         return self._started and not self._parts and not self._data and not self._name and not self._after_cr
 
+    def end(self) -> list[SseEvent]:
+        """Nothing: an event that the end of the body cuts is dropped."""
+        return []
+
     def _dispatch(self, lines: list[bytes]) -> list[SseEvent]:
         events: list[SseEvent] = []
         for line in lines:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_llmperf.metrics.request import known_tokens
+from pytest_llmperf.metrics.request import known_tokens, output_ns
 from pytest_llmperf.records import RequestRecord
 
 if TYPE_CHECKING:
@@ -58,10 +58,14 @@ class Credits:
 
 def flatten(records: Sequence[RequestRecord]) -> Flat:
     """Chunk times of ``records``, which may be tuples or arrays of int64."""
+    return _flat([r.chunk_ns for r in records])
+
+
+def _flat(parts: Sequence[Sequence[int]]) -> Flat:
     import numpy as np
 
-    starts = _starts(np.fromiter((len(r.chunk_ns) for r in records), np.int64, len(records)))
-    return Flat(_join([r.chunk_ns for r in records], int(starts[-1])), starts)
+    starts = _starts(np.fromiter(map(len, parts), np.int64, len(parts)))
+    return Flat(_join(parts, int(starts[-1])), starts)
 
 
 def gaps(records: Sequence[RequestRecord]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -103,15 +107,15 @@ def credit(records: Sequence[RequestRecord]) -> Credits:
     """Each chunk's share of its request's output tokens, as ``rates.spread_tokens`` defines it."""
     import numpy as np
 
-    having = [r for r in records if len(r.chunk_ns)]
+    having = [r for r in records if len(output_ns(r))]
     totals = [known_tokens(r) for r in having]
     known = [r for r, total in zip(having, totals, strict=True) if total is not None]
-    flat = flatten(known)
+    flat = _flat([output_ns(r) for r in known])
     sizes = np.diff(flat.starts)
     weights = np.ones(len(flat.stamps))
     for number, record in enumerate(known):
         counts = record.chunk_tokens
-        if counts is not None and len(counts) == len(record.chunk_ns) and sum(counts) > 0:
+        if counts is not None and len(counts) == sizes[number] and sum(counts) > 0:
             weights[flat.starts[number] : flat.starts[number + 1]] = counts
     sums = np.add.reduceat(weights, flat.starts[:-1]) if known else np.zeros(0)
     each = np.array([total for total in totals if total is not None]) / sums
@@ -122,7 +126,8 @@ def credit(records: Sequence[RequestRecord]) -> Credits:
 def _spans(records: Sequence[RequestRecord]) -> NDArray[np.int64]:
     import numpy as np
 
-    return np.array([(r.chunk_ns[0], r.chunk_ns[-1]) for r in records], np.int64).reshape(-1, 2)
+    spans = [(stamps[0], stamps[-1]) for stamps in map(output_ns, records)]
+    return np.array(spans, np.int64).reshape(-1, 2)
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -98,14 +98,17 @@ def _record(record: RequestRecord) -> Iterator[str]:
         yield f"outcome {record.outcome!r} is none of ok, failed and cut"
     if len(stamps) and (stamps[0] != record.first_output_ns or stamps[-1] != record.last_output_ns):
         yield "the first or last chunk is not the first or last output"
-    if not len(stamps) and (record.first_output_ns is not None or record.last_output_ns is not None):
+    lone = record.last_output_ns is not None and record.streamed
+    if not len(stamps) and (record.first_output_ns is not None or lone):
         yield "output without a chunk"
+    if len(stamps) and not record.streamed:
+        yield "chunks of a reply that was not streamed"
     if record.chunk_tokens is not None and len(record.chunk_tokens) != len(stamps):
         yield f"{len(record.chunk_tokens)} token counts for {len(stamps)} chunks"
     if record.chunk_tokens is not None and min(record.chunk_tokens, default=0) < 0:
         yield "a chunk of a negative number of tokens"
     if record.outcome is Outcome.OK:
-        if not len(stamps):
+        if not len(stamps) and (record.streamed or record.last_output_ns is None):
             yield "ok without output"
         if record.sent_ns is None:
             yield "ok without a send"

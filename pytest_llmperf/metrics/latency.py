@@ -120,11 +120,16 @@ def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str
         if assumed:
             parts.append(f"tokens of the first chunk unknown in {assumed} of {total} requests: taken as 1")
     elif excluded:
-        reason = {
-            "ttfot": "sent no answer besides reasoning",
-            "icl": "came in a single chunk",
-            "itl": "have no token count per chunk from the server",
-            "connect_time": "used an open connection again",
-        }.get(family, "lack it")
+        unstreamed = sum(not record.streamed for record in excluded)
+        reason = (
+            "were not streamed"
+            if unstreamed == len(excluded)
+            else {
+                "ttfot": "sent no answer besides reasoning",
+                "icl": "came in a single chunk",
+                "itl": "have no token count per chunk from the server",
+                "connect_time": "used an open connection again",
+            }.get(family, "lack it")
+        )
         parts.append(f"{len(excluded)} of {total} requests {reason}")
     return "; ".join(parts) or None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.chunks import credit
-from pytest_llmperf.metrics.request import PER_REQUEST, itl_gaps, known_tokens, longest_gap
+from pytest_llmperf.metrics.request import PER_REQUEST, itl_gaps, known_tokens, longest_gap, output_ns
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.stats.value import MetricValue
 
@@ -38,21 +38,23 @@ def spread_tokens(record: RequestRecord) -> list[tuple[int, float]] | None:
 
     Each chunk gets a share in proportion to its ``chunk_tokens``, or an equal one where the server does not
     count per chunk. The total is exact either way; an equal share is only an approximation of *when* tokens
-    came, and matters for the two edges of the window alone.
+    came, and matters for the two edges of the window alone. A reply that was not streamed has all of them at
+    its end.
     """
     tokens = known_tokens(record)
     if tokens is None:
         return None
+    stamps: Sequence[int] = output_ns(record)
     weights: Sequence[int] = record.chunk_tokens or ()
-    if len(weights) != len(record.chunk_ns) or sum(weights) <= 0:
-        weights = (1,) * len(record.chunk_ns)
+    if len(weights) != len(stamps) or sum(weights) <= 0:
+        weights = (1,) * len(stamps)
     each = tokens / sum(weights) if weights else 0.0
-    return [(stamp, weight * each) for stamp, weight in zip(record.chunk_ns, weights, strict=True)]
+    return [(stamp, weight * each) for stamp, weight in zip(stamps, weights, strict=True)]
 
 
 def tokens_between(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> TokenCount:
     """Output tokens of all ``records`` with time stamps in [start_ns, end_ns]."""
-    credited = credit([record for record in records if len(record.chunk_ns)])
+    credited = credit(tuple(records))
     inside = (credited.stamps >= start_ns) & (credited.stamps <= end_ns)
     counted, unknown = (
         int(((spans[:, 1] >= start_ns) & (spans[:, 0] <= end_ns)).sum()) for spans in (credited.spans, credited.unknown)
@@ -159,7 +161,7 @@ def _output_rate(output: TokenCount, seconds: float) -> MetricValue:
 def _total_rate(trials: Sequence[Trial], output: TokenCount, seconds: float) -> MetricValue:
     """Prompt tokens count when the first output shows that the prompt was processed."""
     name = "total_throughput"
-    begun = [r for t in trials for r in t.records if _inside(t, r.first_output_ns)]
+    begun = [r for t in trials for r in t.records if _inside(t, next(iter(output_ns(r)), None))]
     prompts = [record.prompt_tokens for record in begun if record.prompt_tokens is not None]
     if (output.unknown and not output.counted) or (begun and not prompts):
         return MetricValue(metric(name), None, 0, "the server gave no token counts")

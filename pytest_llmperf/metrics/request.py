@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import sub
 from typing import Final
@@ -18,6 +18,7 @@ __all__ = [
     "itl_gaps",
     "known_tokens",
     "longest_gap",
+    "output_ns",
     "tpot",
     "ttfb",
     "ttfot",
@@ -30,6 +31,13 @@ _NS: Final = 1e-9
 def ttft(record: RequestRecord) -> float | None:
     """first_output - start, where start is the schedule (open loop) or the send; None for a reply not streamed."""
     return _span(record.start_ns, record.first_output_ns) if record.streamed else None
+
+
+def output_ns(record: RequestRecord) -> Sequence[int]:
+    """When output came: the chunks, or the end of a reply that was not streamed."""
+    if record.streamed:
+        return record.chunk_ns
+    return () if record.last_output_ns is None else (record.last_output_ns,)
 
 
 def ttfb(record: RequestRecord) -> float | None:

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Final
 
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.metrics.counting import token_truth
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import known_tokens, ttft
@@ -82,15 +83,18 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     measured = [record for record in trial.records if record.phase is Phase.MEASURED]
     ok = [record for record in measured if record.outcome is Outcome.OK]
     starved, slower = _fed(trial, facts, measured)
+    miscounted, counting = token_truth(ok)
     reasons = [
         *_incomplete(trial, measured, ok),
         *_late(trial, facts, measured),
         *starved,
         *_broken(trial),
+        *miscounted,
     ]
     notes = [
         *slower,
         *_counting(ok, facts),
+        *counting,
         *_lengths(ok),
         *_cached(ok, facts),
         *_cut(measured),

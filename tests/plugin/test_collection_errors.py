@@ -44,6 +44,11 @@ def refused(pytester: pytest.Pytester, markers: str, *options: str) -> str:
             LOAD + "\n@pytest.mark.sla(ttft_p95='500 msec')",
             "@pytest.mark.sla(ttft_p95=...): '500 msec' has the unknown unit 'msec'; allowed here: us, ms, s, min, h",
         ),
+        (LOAD.replace("requests", "api='grpc', requests"), "'grpc': input should be 'chat', 'completions', 'tgi'"),
+        (
+            LOAD.replace("requests", "api='triton', requests"),
+            "api: the embedded engine does not speak 'triton'; it speaks: chat, completions, llamacpp",
+        ),
         (LOAD + "\n@pytest.mark.sla(ttft_p95=0.5)", "0.5 has no unit; write e.g. '500 ms'"),
         (LOAD + "\n@pytest.mark.sla(ttft_p95='-3 ms')", "'-3 ms' is negative"),
         (LOAD + "\n@pytest.mark.sla(ttft_p95='1e999 ms')", "is not a finite number"),

@@ -18,7 +18,7 @@ from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.control.target import base_url, connect
 from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.records import Endpoint
+from pytest_llmperf.records import Api, Endpoint
 
 Serve = Callable[..., str]
 
@@ -261,3 +261,34 @@ def test_certificate_is_verified_and_ca_file_is_the_way(tmp_path: Path) -> None:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
+
+
+def test_an_engine_without_a_list_of_models_must_be_told_the_model(serve: Serve) -> None:
+    url = serve({"/v2/health/ready": (200, ""), "/v2": (200, {"version": "2.73.0"})})
+    endpoint, identity = connect(spec(url, "triton", model="m"))
+    assert (endpoint.model, endpoint.engine) == ("m", "triton")
+    assert identity.input["version"].value == "2.73.0"
+    with pytest.raises(ConfigError, match=r"servers\.s: model: Triton does not list its models; name the model"):
+        connect(spec(url, "triton"))
+    assert "HTTP 503" in refusal(spec(serve({"/v2/health/ready": (503, "not yet")}), "triton", model="m"))
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "answer", "tokens"),
+    [
+        ("tgi", "/generate", {"generated_text": "x", "details": {"generated_tokens": 1, "prefill": [{}] * 9}}, 9),
+        ("llamacpp", "/completion", {"content": "x", "tokens_predicted": 1, "tokens_evaluated": 9, "stop": True}, 9),
+        ("triton", "/v2/models/m/generate", {"text_output": "x"}, None),
+        ("ollama-chat", "/api/chat", {"message": {"content": "x"}, "done": True, "prompt_eval_count": 9}, 9),
+        ("ollama-generate", "/api/generate", {"response": "x", "done": True, "prompt_eval_count": 9}, 9),
+    ],
+)
+def test_prompt_tokens_in_every_api(serve: Serve, api: Api, path: str, answer: Any, tokens: int | None) -> None:
+    def endpoint(url: str) -> Endpoint:
+        return Endpoint(url, "127.0.0.1", 1, False, "m", "openai")
+
+    assert prompt_tokens(endpoint(serve({path: (200, answer)})), api, "hello") == tokens
+    with pytest.raises(TargetError, match="out of memory"):
+        prompt_tokens(endpoint(serve({path: (200, {"error": "out of memory"})})), api, "hello")
+    with pytest.raises(TargetError, match="the reply holds n"):
+        prompt_tokens(endpoint(serve({path: (200, {"hello": 1})})), api, "hello")

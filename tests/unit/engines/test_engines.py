@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.engines import ENGINES, embedded_server, engine_of, launchable
-from pytest_llmperf.engines.engine import check_parameters
+from pytest_llmperf.engines.engine import check_api, check_parameters
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 
@@ -65,14 +65,17 @@ def test_missing_model_file_names_key_and_path(tmp_path: Path) -> None:
 def test_request_extras_force_the_length_where_the_engine_can_and_stay_empty_where_unknown() -> None:
     extras = {name: engine.request_extras(spec(name)) for name, engine in ENGINES.items()}
     assert extras == {
-        "embedded": {"ignore_eos": True, "cache_prompt": True},
-        "llamacpp": {"ignore_eos": True, "cache_prompt": True},
+        "embedded": {"ignore_eos": True, "cache_prompt": True, "timings_per_token": True},
+        "llamacpp": {"ignore_eos": True, "cache_prompt": True, "timings_per_token": True},
         "vllm": {"ignore_eos": True},
         "sglang": {"ignore_eos": True},
+        "tgi": {},
+        "ollama": {},
+        "triton": {},
         "openai": {},
     }
     off = ENGINES["embedded"].request_extras(spec(enable_prefix_caching=False))
-    assert off == {"ignore_eos": True, "cache_prompt": False}
+    assert off == {"ignore_eos": True, "cache_prompt": False, "timings_per_token": True}
 
 
 def test_vllm_facts_from_version_models_and_cache_info() -> None:
@@ -136,3 +139,23 @@ def test_child_wants_avx2_on_x86_only() -> None:
     assert suffices("x86_64", frozenset({"avx", "avx2"}))
     assert suffices("x86_64", None)
     assert suffices("arm64", frozenset())
+
+
+def test_facts_of_engines_with_apis_of_their_own() -> None:
+    info = {"version": "3.3.7", "max_total_tokens": 4096, "max_concurrent_requests": 128, "model_id": "org/m"}
+    tgi = ENGINES["tgi"].read_facts({"/info": info}, "m")
+    assert (tgi.version, tgi.parameters) == ("3.3.7", {"max_num_seqs": "128", "max_model_len": "4096"})
+    tags = {"models": [{"name": "m:1b", "digest": "ab12", "details": {"quantization_level": "Q4_K_M"}}]}
+    ollama = ENGINES["ollama"].read_facts({"/api/version": {"version": "0.33.0"}, "/api/tags": tags}, "m:1b")
+    assert (ollama.version, ollama.quantization) == ("0.33.0", "q4_k_m")
+    assert ollama.consequence == {"model_digest": "ab12"}
+    assert ENGINES["triton"].read_facts({"/v2": {"version": "2.73.0"}}, "m").version == "2.73.0"
+    for name in ("tgi", "ollama", "triton"):
+        assert ENGINES[name].read_facts({"/info": [], "/v2": "x", "/api/tags": {"models": 3}}, "m").version is None
+
+
+def test_an_api_that_the_engine_does_not_speak_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"s: api: vLLM does not speak 'tgi'; it speaks: chat, completions"):
+        check_api(ENGINES["vllm"], "tgi", "s")
+    check_api(ENGINES["openai"], "tgi", "s")
+    check_api(ENGINES["llamacpp"], "llamacpp", "s")

@@ -39,13 +39,15 @@ def requests(
     workload: Workload = CHAT,
     directive: str | Callable[[int], str] = "",
     seed: int = 0,
+    stream: bool = True,
 ) -> Iterator[PreparedRequest]:
     """The plan as bytes; every request tells the server its index, and how to answer."""
     for arrival in schedule(workload, load, seed):
         how = directive(arrival.index) if callable(directive) else directive
         prompt = f"[[truth id={arrival.index} {how}]] {write_prompt(arrival, CALIBRATION, seed, 's')}"
-        fields = body(target.model, workload, prompt, arrival.output_tokens)
-        yield PreparedRequest(arrival, encode(target, workload.api, fields))
+        fields = body(target.model, workload, prompt, arrival.output_tokens, stream=stream)
+        wire = encode(target, workload.api, fields, stream=stream)
+        yield PreparedRequest(arrival, wire, workload.api, stream, keep_text=True)
 
 
 def run(
@@ -59,10 +61,11 @@ def run(
     stop: Stop | None = None,
     tls: ssl.SSLContext | None = None,
     progress: Progress | None = None,
+    stream: bool = True,
 ) -> Drive:
     """Drive ``server`` and check what must hold of every run."""
     target = target or endpoint(server)
-    wires = requests(target, load, workload, directive)
+    wires = requests(target, load, workload, directive, stream=stream)
     result = drive(target, wires, load, limits or TimeLimits(), stop=stop, tls=tls, progress=progress)
     check(result)
     return result
@@ -100,13 +103,13 @@ def check_record(record: RequestRecord) -> None:
         assert sum(gaps) == record.chunk_ns[-1] - record.chunk_ns[0]
     else:
         assert record.first_output_ns is None
-        assert record.last_output_ns is None
+        assert (record.last_output_ns is None) == (record.streamed or record.outcome is not Outcome.OK)
     if record.chunk_tokens is not None:
         assert len(record.chunk_tokens) == len(record.chunk_ns)
         assert record.output_tokens is not None
         assert sum(record.chunk_tokens) <= record.output_tokens
     if record.outcome is Outcome.OK:
-        assert record.chunk_ns
+        assert bool(record.chunk_ns) == record.streamed
         assert record.closed_ns is not None
         assert record.detail is None
     else:

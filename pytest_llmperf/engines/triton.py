@@ -1,0 +1,29 @@
+"""NVIDIA Triton Inference Server with its generate extension."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, mapping
+
+__all__ = ["TRITON", "read_facts"]
+
+
+def read_facts(documents: Documents, _model: str) -> LiveFacts:
+    """The server's version, from ``/v2``."""
+    version = mapping(documents.get("/v2")).get("version")
+    return LiveFacts(version=version if isinstance(version, str) else None)
+
+
+TRITON: Final = Engine(
+    name="triton",
+    title="Triton",
+    parameters={},
+    default_port=8000,
+    cpu=False,
+    ready_path="/v2/health/ready",
+    info_paths=("/v2",),
+    read_facts=read_facts,
+    apis=("triton",),
+    lists_models=False,
+)

@@ -1,0 +1,43 @@
+"""Newline-delimited JSON out of bytes that may be cut anywhere. No I/O."""
+
+from __future__ import annotations
+
+from pytest_llmperf.load.sse import SseEvent
+
+__all__ = ["LineDecoder"]
+
+
+class LineDecoder:
+    """Fed body bytes, returns the lines they complete as events without a name; empty lines are skipped.
+
+    ``end`` gives a last line that has no newline: the end of the body ends it as well.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  # an unfinished line; joined once it ends, so a long line is not copied per read
+
+    @property
+    def between(self) -> bool:
+        """The next byte begins an event."""
+        return not self._parts
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """The lines whose newline is in ``data``."""
+        if b"\n" not in data:
+            if data:
+                self._parts.append(data)
+            return []
+        if self._parts:
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts.clear()
+        *lines, rest = data.split(b"\n")
+        if rest:
+            self._parts.append(rest)
+        return [SseEvent("", line.decode("utf-8", "replace")) for line in lines if line.strip()]
+
+    def end(self) -> list[SseEvent]:
+        """What the end of the body completes."""
+        return self.feed(b"\n") if self._parts else []
