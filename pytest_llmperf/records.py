@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, final
 
-__all__ = ["FAILURES", "Api", "Arrival", "ClientStats", "Endpoint", "GpuSample", "HostSample", "Ints", "Outcome", "Phase",
-           "RequestRecord", "StampSource", "Telemetry", "TokenSource", "Trial", "Window"]  # fmt: skip
+__all__ = ["FAILURES", "Api", "Arrival", "ClientStats", "Endpoint", "GpuSample", "HostSample", "Ints", "Outcome",
+           "Phase", "RequestRecord", "StampSource", "Telemetry", "TokenSource", "Trial", "Window"]  # fmt: skip
 
 Api = Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"]
 StampSource = Literal["kernel", "user"]
@@ -235,6 +235,8 @@ class ClientStats:
     """CPU time of the client processes from start to end: imports, parsing and the way back included."""
     busiest: float | None = None
     """CPU share of the busiest of them while the load ran; None: cpu_seconds / wall_seconds."""
+    retried: int = 0
+    """Requests sent a second time, unseen in their records: the server closed their reused connection as they left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +280,7 @@ class Trial:
     records: tuple[RequestRecord, ...]
     """Warm-up included, ordered by index; requests that were never sent are absent."""
     planned: int
-    """Measured requests planned by a request count; 0 where a duration ends the load."""
+    """Measured requests by a request count or an open loop's timetable; 0 where only the clock ends the load."""
     window: Window
     client: ClientStats
     telemetry: Telemetry

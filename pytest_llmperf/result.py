@@ -89,6 +89,7 @@ class ClientReport(_Stored):
     processes: int = 1
     cpu_total_seconds: float | None = None
     busiest: float | None = None
+    retried: int = 0
 
 
 class SlowRequest(_Stored):

@@ -29,7 +29,7 @@ from pytest_llmperf.load.texts import prompt_of
 from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
-from pytest_llmperf.records import Telemetry, Trial
+from pytest_llmperf.records import Phase, Telemetry, Trial
 from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
 from pytest_llmperf.server.launch import Launch
@@ -236,7 +236,7 @@ def _trial(
         launch=launch_index,
         replay=replay,
         records=drive.records,
-        planned=plan.load.requests or 0,
+        planned=_planned(plan),
         window=drive.window,
         client=drive.client,
         telemetry=telemetry,
@@ -245,6 +245,14 @@ def _trial(
         complete=drive.complete,
         warnings=(*plan.notes, *warnings, *drive.warnings),
     )
+
+
+def _planned(plan: Plan) -> int:
+    """Measured requests that must have been sent. Of an open loop's conversations the first turns are due for sure."""
+    if plan.load.requests is not None or not plan.load.open_loop:
+        return plan.load.requests or 0
+    arrivals = schedule(plan.workload, plan.load, plan.seed)
+    return sum(arrival.phase is Phase.MEASURED and not arrival.turn for arrival in arrivals)
 
 
 def _require_room(plan: Plan, live: Launch) -> None:

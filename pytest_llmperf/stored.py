@@ -93,6 +93,7 @@ def trial_report(
             processes=client.processes,
             cpu_total_seconds=client.cpu_total_seconds,
             busiest=client.busiest,
+            retried=client.retried,
         ),
         slowest=tuple(_slow(record) for record in slowest([trial])),
         records=records_path,

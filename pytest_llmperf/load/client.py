@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 from pytest_llmperf.load.http1 import Head, ProtocolError, parse_head
-from pytest_llmperf.load.reader import shorten
+from pytest_llmperf.load.reader import presentable
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.load.response import Response
 from pytest_llmperf.records import Ints, Outcome, RequestRecord
@@ -146,7 +147,7 @@ class Exchange:
     def fail(self, outcome: Outcome, detail: str) -> None:
         """Settle how it ends, whatever the bytes say; the first call counts."""
         if self._outcome is None:
-            self._outcome, self.detail = outcome, shorten(detail)
+            self._outcome, self.detail = outcome, detail
 
     @property
     def outcome(self) -> Outcome | None:
@@ -185,7 +186,7 @@ class Exchange:
                 response.parse(latest, stored[at])
                 at += 1
             self._next = end
-        except ProtocolError as error:
+        except (ProtocolError, RecursionError) as error:
             self.fail(Outcome.PROTOCOL_ERROR, str(error))
             self._next = total
         self.parsed += self._next - begin
@@ -203,16 +204,16 @@ class Exchange:
         """Output chunks beyond the first of their read that came as HTTP chunks of their own; after ``digest``."""
         return self._response.shared_reads
 
-    def record(self) -> RequestRecord:
-        """The record of a request that has ended. Parses what is left; the raw reads are dropped."""
+    def record(self, secrets: Sequence[str] = ()) -> RequestRecord:
+        """The record of a request that has ended, without ``secrets``. Parses what is left; drops the raw reads."""
         self.digest()
         response = self._response
         if self.eof:
             response.http.end()
         try:
             outcome, detail = (self._outcome, self.detail) if self._outcome else self._judge()
-        except ProtocolError as error:
-            outcome, detail = Outcome.PROTOCOL_ERROR, shorten(str(error))
+        except (ProtocolError, RecursionError) as error:
+            outcome, detail = Outcome.PROTOCOL_ERROR, str(error)
         reader, arrival, head = response.reader, self.request.arrival, self.head
         chunks, tokens = reader.chunk_ns, reader.chunk_tokens
         whole_ns = response.whole_ns if reader.whole and outcome is Outcome.OK else None
@@ -235,7 +236,7 @@ class Exchange:
             cached_tokens=reader.cached_tokens,
             token_source=reader.token_source,
             outcome=outcome,
-            detail=detail,
+            detail=None if detail is None else presentable(detail, secrets),
             finish_reason=reader.finish_reason,
             http_status=head.status if head else None,
             connection=self.connection,

@@ -26,7 +26,7 @@ class Drive:
     wall_start: float
     """Unix time of the same moment, for correlation only."""
     complete: bool
-    """False where it was stopped, or cut at ``limits.run``."""
+    """False where it was stopped, cut at ``limits.run``, or given up because the server had gone away."""
     warnings: tuple[str, ...] = ()
 
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["MAX_HEAD", "Head", "ProtocolError", "ResponseParser", "parse_head"]
+__all__ = ["MAX_HEAD", "QUOTED", "Head", "ProtocolError", "ResponseParser", "parse_head"]
 
 MAX_HEAD: Final = 256 * 1024
 """Bytes that a status line with its headers, or a trailer section, may have."""
+QUOTED: Final = 2000
+"""Characters of bad input in an error: enough to show, before secrets in it are blotted out and it is cut."""
 _MAX_LINE: Final = 16 * 1024
 _STATUS: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9]\d\d)(?: ([^\r\n]*))?\Z")
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\Z", re.DOTALL)
@@ -53,7 +55,7 @@ def parse_head(data: bytes) -> Head | None:
     while True:
         opening = data[start : start + 7]
         if not b"HTTP/1.".startswith(opening):
-            raise ProtocolError(f"not an HTTP/1.1 response: it begins with {data[start : start + 40]!r}")
+            raise ProtocolError(f"not an HTTP/1.1 response: it begins with {data[start : start + QUOTED]!r}")
         end = _END_OF_HEAD.search(data, start)
         if end is None:
             if len(data) - start > MAX_HEAD:
@@ -69,12 +71,12 @@ def _head(raw: bytes, body_start: int) -> Head:
     status_line, *lines = raw.split(b"\n")
     match = _STATUS.match(status_line.removesuffix(b"\r"))
     if match is None:
-        raise ProtocolError(f"bad status line {status_line[:80]!r}")
+        raise ProtocolError(f"bad status line {status_line[:QUOTED]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon or not name or name != name.strip():
-            raise ProtocolError(f"bad header line {line[:80]!r}")
+            raise ProtocolError(f"bad header line {line[:QUOTED]!r}")
         key = name.lower()
         headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
     status = int(match[2])
@@ -212,6 +214,6 @@ class ResponseParser:
             return
         match = _SIZE.match(line)
         if match is None:
-            raise ProtocolError(f"bad chunk size {line[:40]!r}")
+            raise ProtocolError(f"bad chunk size {line[:QUOTED]!r}")
         self._left = int(match[1], 16)
         self._state = "data" if self._left else "trailer"

@@ -7,7 +7,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from pytest_llmperf.load.client import Exchange
@@ -67,6 +66,7 @@ class Run:
         self._pace: Pace = make_pace(self, load)
         self._give_up = max(_GIVE_UP, 3 * (load.peak_concurrency or 0))
         self._unconnected = 0  # requests in a row without a connection
+        self._gave_up = False  # the server went away
         self.drawing = True  # more requests may begin
         self._run_start_ns = 0
         self.cut_ns: int | None = None  # when it was ended before its time
@@ -117,7 +117,7 @@ class Run:
             client=self._client(cpu, wall_ns / _NS),
             monotonic_start_ns=start_ns,
             wall_start=wall_start,
-            complete=self.cut_ns is None,
+            complete=self.cut_ns is None and not self._gave_up,
             warnings=tuple(self._warnings),
         )
 
@@ -229,7 +229,7 @@ class Run:
             if measured and not self._load.open_loop:
                 self.open_window(exchange.ended_ns)
             if self._unconnected == self._give_up and self.drawing:
-                self.drawing = False
+                self.drawing, self._gave_up = False, True
                 self._warnings.append(f"gave up after {self._unconnected} requests in a row without a connection")
         if exchange.outcome is not Outcome.CUT or exchange.sent_ns is not None:
             self._ended.append(exchange)
@@ -250,9 +250,7 @@ class Run:
             return
         self._ended.popleft()
         shared = exchange.shared_reads
-        record = exchange.record()
-        if record.detail is not None and any(secret in record.detail for secret in self._secrets):
-            record = replace(record, detail=self._redact(record.detail))
+        record = exchange.record(self._secrets)
         self._records.append(record)
         self._shared_reads += shared
         self._progress.failed += record.failed
@@ -263,11 +261,6 @@ class Run:
     def _settle(self, exchange: Exchange) -> None:
         self._parsed_reads += exchange.parsed - exchange.settled
         exchange.settled = exchange.parsed
-
-    def _redact(self, detail: str) -> str:
-        for secret in self._secrets:  # a server may quote the key that it refuses
-            detail = detail.replace(secret, "***")
-        return detail
 
     def _window(self, start_ns: int) -> Window:
         begin_ns = self._window_start_ns
@@ -297,4 +290,5 @@ class Run:
             slip_max_ns=slips[-1] if slips else None,
             wake_lag_p99_ns=meter.lag_quantile_ns(0.99) if stamps else None,
             realtime=self._realtime,
+            retried=self.transport.retried,
         )

@@ -50,5 +50,6 @@ def _client(parts: Sequence[ClientStats]) -> ClientStats:
         realtime=all(part.realtime for part in parts),
         processes=len(parts),
         cpu_total_seconds=sum(part.cpu_total_seconds or 0.0 for part in parts),
+        retried=sum(part.retried for part in parts),
         busiest=max(part.cpu_seconds / part.wall_seconds for part in parts if part.wall_seconds > 0),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmperf.load.http1 import ProtocolError
+from pytest_llmperf.load.http1 import QUOTED, ProtocolError
 from pytest_llmperf.load.reader import Reader, is_count
 
 __all__ = ["LlamaCppReader", "OllamaReader", "TgiReader", "TritonReader"]
@@ -41,7 +41,7 @@ class TgiReader(Reader):
     def _whole(self, frame: dict[str, Any]) -> bool:
         text = frame.get("generated_text")
         if not isinstance(text, str):
-            raise ProtocolError(f"the reply holds no generated_text: {str(frame)[:80]!r}")
+            raise ProtocolError(f"the reply holds no generated_text: {str(frame)[:QUOTED]!r}")
         self._keep(text)
         self._details(frame.get("details"))
         prefill = (frame.get("details") or {}).get("prefill")
@@ -77,7 +77,7 @@ class LlamaCppReader(Reader):
     def _whole(self, frame: dict[str, Any]) -> bool:
         text = frame.get("content")
         if not isinstance(text, str):
-            raise ProtocolError(f"the reply holds no content: {str(frame)[:80]!r}")
+            raise ProtocolError(f"the reply holds no content: {str(frame)[:QUOTED]!r}")
         self._keep(text)
         self._final_tokens = self._counts(frame, True)
         return bool(text)
@@ -118,7 +118,7 @@ class TritonReader(Reader):
 
     def _whole(self, frame: dict[str, Any]) -> bool:
         if "text_output" not in frame:
-            raise ProtocolError(f"the reply holds no text_output: {str(frame)[:80]!r}")
+            raise ProtocolError(f"the reply holds no text_output: {str(frame)[:QUOTED]!r}")
         self._keep(frame["text_output"])
         self._final_tokens = _count(frame, "num_output_tokens")
         self._note(frame)
@@ -148,7 +148,7 @@ class OllamaReader(Reader):
 
     def _whole(self, frame: dict[str, Any]) -> bool:
         if "message" not in frame and "response" not in frame:
-            raise ProtocolError(f"the reply holds neither message nor response: {str(frame)[:80]!r}")
+            raise ProtocolError(f"the reply holds neither message nor response: {str(frame)[:QUOTED]!r}")
         self._end(frame)
         return any(self._output(frame))
 

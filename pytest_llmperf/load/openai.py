@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_llmperf.load.http1 import ProtocolError
-from pytest_llmperf.load.reader import MAX_DETAIL, Reader, error_detail, is_count, shorten
+from pytest_llmperf.load.http1 import QUOTED, ProtocolError
+from pytest_llmperf.load.reader import MAX_DETAIL, Reader, error_detail, is_count
 
-__all__ = ["MAX_DETAIL", "StreamReader", "error_detail", "shorten"]
+__all__ = ["MAX_DETAIL", "StreamReader", "error_detail"]
 
 
 class StreamReader(Reader):
@@ -30,11 +30,11 @@ class StreamReader(Reader):
         answer = reasoning = False
         for choice in choices:
             if not isinstance(choice, dict):
-                raise ProtocolError(f"a choice is not a JSON object: {str(choice)[:80]!r}")
+                raise ProtocolError(f"a choice is not a JSON object: {str(choice)[:QUOTED]!r}")
             in_answer, in_reasoning = self._output(choice, choice.get("delta"))
             answer, reasoning = answer or in_answer, reasoning or in_reasoning
             if choice.get("finish_reason"):  # TGI writes "" where others write null
-                self.finish_reason = str(choice["finish_reason"])
+                self.finish_reason = _reason(choice["finish_reason"])
         if counted is None:
             return self._credit(at, answer, reasoning, None)
         bore = self._credit(at, answer, reasoning, counted, _index(choices[0]) if len(choices) == 1 else 0)
@@ -46,14 +46,14 @@ class StreamReader(Reader):
         self._final_tokens = self._count(frame)
         choices = frame.get("choices")
         if not isinstance(choices, list):
-            raise ProtocolError(f"the reply holds no choices: {str(frame)[:80]!r}")
+            raise ProtocolError(f"the reply holds no choices: {str(frame)[:QUOTED]!r}")
         bore = False
         for choice in choices:
             if not isinstance(choice, dict):
-                raise ProtocolError(f"a choice is not a JSON object: {str(choice)[:80]!r}")
+                raise ProtocolError(f"a choice is not a JSON object: {str(choice)[:QUOTED]!r}")
             bore = any(self._output(choice, choice.get("message"))) or bore
             if choice.get("finish_reason"):
-                self.finish_reason = str(choice["finish_reason"])
+                self.finish_reason = _reason(choice["finish_reason"])
         return bore
 
     def _count(self, frame: dict[str, Any]) -> int | None:
@@ -83,6 +83,11 @@ class StreamReader(Reader):
             for piece in (reasoning, answer, *(arguments or ())):
                 self._keep(piece, _index(choice))
         return bool(answer or arguments), bool(reasoning)
+
+
+def _reason(reason: object) -> str:
+    """A finish reason; SGLang may write an object with its type."""
+    return str(reason.get("type") or reason) if isinstance(reason, dict) else str(reason)
 
 
 def _arguments(call: object) -> object:

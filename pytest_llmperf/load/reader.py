@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pytest_llmperf.load.http1 import Head, ProtocolError
+from pytest_llmperf.load.http1 import QUOTED, Head, ProtocolError
 from pytest_llmperf.load.repeat import Repetitions
 from pytest_llmperf.records import Ints, Outcome, TokenSource
 
-__all__ = ["MAX_DETAIL", "Reader", "error_detail", "is_count", "no_stream", "shorten"]
+__all__ = ["MAX_DETAIL", "Reader", "error_detail", "is_count", "no_stream", "presentable"]
 
 MAX_DETAIL: Final = 300
 """Characters of a server's message that are kept."""
+
+MOST_TOKENS: Final = 10**9
+"""What is beyond is no count of tokens."""
 
 _decode: Final = json.JSONDecoder().raw_decode
 
@@ -90,13 +94,19 @@ class Reader:
             return False
         try:
             frame, end = _decode(data)  # half the time of json.loads
-        except ValueError:
+        except (ValueError, RecursionError):
             frame, end = None, -1
-        if end != len(data) or type(frame) is not dict or "error" in frame:
+        if end != len(data) or type(frame) is not dict or "error" in frame or frame.get("object") == "error":
             frame = self._frame(data)
             if frame is None:
                 return False
         return self._read(frame, at)
+
+    def take_error(self, data: str) -> bool:
+        """Read an event that its name says is an error; never output."""
+        if not self.done and self.error is None:
+            self.error = _message(_loads(data)) or data or "error event without a message"
+        return False
 
     def take_whole(self, data: str) -> None:
         """Read a reply that was not streamed. Raises ProtocolError."""
@@ -110,13 +120,15 @@ class Reader:
         """The JSON object in ``data``; None for an error, which is noted."""
         try:
             frame = json.loads(data)
+        except RecursionError:
+            raise ProtocolError(f"the JSON of an event is nested too deeply: {data[:QUOTED]!r}") from None
         except ValueError:
             if not data.lstrip().startswith('{"error"'):  # some servers build error frames without quoting the text
-                raise ProtocolError(f"an event is not JSON: {data[:80]!r}") from None
+                raise ProtocolError(f"an event is not JSON: {data[:QUOTED]!r}") from None
             frame = {"error": data}
         if not isinstance(frame, dict):
-            raise ProtocolError(f"an event is not a JSON object: {data[:80]!r}")
-        if frame.get("error"):
+            raise ProtocolError(f"an event is not a JSON object: {data[:QUOTED]!r}")
+        if frame.get("error") or frame.get("object") == "error":
             self.error = self.error or _message(frame) or "error frame without a message"
             return None
         return frame
@@ -189,7 +201,7 @@ class Reader:
     def chunk_tokens(self) -> tuple[int, ...] | None:
         """Tokens of each output-bearing chunk, where the server counted on every one; else None."""
         total = sum(self._stated.values())
-        if not self._trusted or not self.tokens or total > (self.output_tokens or 0):
+        if not self._trusted or not self.tokens or total > min(self.output_tokens or 0, MOST_TOKENS):
             return None
         if len(self._stated) > 1 and total != self.output_tokens:
             return None  # the counts were none of single choices
@@ -220,7 +232,9 @@ class Reader:
     def verdict(self) -> tuple[Outcome, str | None]:
         """Outcome of a response whose framing ended well, with its detail."""
         if self.error is not None:
-            return Outcome.STREAM_ERROR, shorten(self.error)
+            return Outcome.STREAM_ERROR, self.error
+        if self.finish_reason == "abort":
+            return Outcome.STREAM_ERROR, "the server aborted the request: its finish reason is abort"
         if self.whole:
             return (Outcome.OK, None) if self._whole_output else (Outcome.NO_OUTPUT, "the reply bears no output")
         if self.needs_end and self.finish_reason is None and not self.done:
@@ -231,31 +245,39 @@ class Reader:
 
 
 def error_detail(status: int, reason: str, body: bytes, retry_after: str | None = None) -> str:
-    """``HTTP 404 Not Found: message`` from a response that is no stream; at most ``MAX_DETAIL`` characters."""
+    """``HTTP 404 Not Found: message`` from a response that is no stream."""
     text = body.decode("utf-8", "replace")
-    try:
-        message = _message(json.loads(text))
-    except ValueError:
-        message = None
     wait = f" (Retry-After: {retry_after})" if retry_after else ""
-    return shorten(f"HTTP {status} {reason}".rstrip() + wait + f": {message or text}".rstrip(": "))
+    return f"HTTP {status} {reason}".rstrip() + wait + f": {_message(_loads(text)) or text}".rstrip(": ")
 
 
 def no_stream(head: Head, body: bytes) -> str:
     """What a body is and how it begins that should have been a stream."""
     kind = head.headers.get("content-type") or "a body of no content type"
-    return shorten(f"not an event stream but {kind}: {body[:120]!r}")
+    return f"not an event stream but {kind}: {body[:QUOTED]!r}"
 
 
-def shorten(text: str) -> str:
-    """One line of at most ``MAX_DETAIL`` printable characters."""
+def presentable(text: str, secrets: Sequence[str] = ()) -> str:
+    """One line of at most ``MAX_DETAIL`` printable characters, without ``secrets``: a server may quote the key that it
+    refuses. They go first, since a part of one that was cut could no longer be told."""
+    for secret in secrets:
+        for form in dict.fromkeys((secret, json.dumps(secret)[1:-1], repr(secret)[1:-1])):
+            text = text.replace(form, "***")
     line = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
     return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
 
 
 def is_count(value: object) -> bool:
     """Whether ``value`` can be a number of tokens."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+
+
+def _loads(text: str) -> object:
+    """The JSON value of ``text``; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _message(frame: object) -> str | None:

@@ -109,10 +109,9 @@ def learn(data: bytes, framed: bool) -> Template | None:
     body = data[start : found.start(1)] + _MARK.encode() + data[found.end(1) :]
     line = body.strip().removeprefix(b"data:")
     try:
-        frame = json.loads(line)
-    except ValueError:  # more than one line, or no JSON
-        return None
-    if not _bears(frame):
+        if not _bears(json.loads(line)):
+            return None
+    except (ValueError, RecursionError):  # more than one line, no JSON, or too much of it
         return None
     return Template(data[start : found.start()], key, data[found.end(1) :], framed)
 

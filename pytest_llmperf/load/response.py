@@ -73,12 +73,12 @@ class Response:
         if len(self._opening) < _SHOWN:
             self._opening += b"".join(pieces)[:_SHOWN]
         bearing = events = 0
-        take = self.reader.take
+        reader, take = self.reader, self.reader.take
         for piece in pieces:  # one for each HTTP chunk
             output = False
             for event in decoder.feed(piece):
                 events += 1
-                output = take(event.data, at) or output
+                output = (reader.take_error(event.data) if event.name == "error" else take(event.data, at)) or output
             bearing += output
         if bearing > 1 and head.chunked:
             self.shared_reads += bearing - 1

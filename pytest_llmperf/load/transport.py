@@ -23,6 +23,7 @@ __all__ = ["Transport"]
 _READ_SIZE: Final = 8192  # a larger buffer is allocated anew for each read and costs more than it saves
 _monotonic_ns: Final = time.monotonic_ns
 _AT_ONCE_NS: Final = 1_000_000_000
+_RACE_NS: Final = 5_000_000
 
 
 def _nothing(_exchange: Exchange) -> None:
@@ -56,6 +57,8 @@ class Transport:
         self._idle: list[Connection] = []  # the one used last is reused first, so that few stay warm
         self._numbers = 0
         self._stale = 0
+        self.retried = 0
+        """Requests that were sent again."""
 
     def begin(self, wake_fd: int, on_sent: Callable[[Exchange], None], on_end: Callable[[Exchange], None]) -> None:
         """``wait`` also returns when ``wake_fd`` becomes readable."""
@@ -250,6 +253,7 @@ class Transport:
             self._drop(connection)
         elif idle:
             self._drop(connection)
+            self.retried += exchange.sent_ns is not None
             exchange.retried = True
             exchange.sent_ns = None
             exchange.restart()
@@ -264,13 +268,13 @@ class Transport:
     def _was_stale(connection: Connection, exchange: Exchange, at: int) -> bool:
         """Whether the server closed between two requests: no fault, and no work of this one was begun.
 
-        Only what shows at once after the send is that; a request dropped later is a failure.
+        Only what shows as the request leaves is that, and once; a request dropped later is a failure.
         """
         if exchange.retried or exchange.size:
             return False
         if exchange.sent_ns is None:
             return True
-        return connection.carried > 0 and at - exchange.sent_ns < _AT_ONCE_NS
+        return connection.carried > 0 and at - exchange.sent_ns < _RACE_NS
 
     def _finish(self, exchange: Exchange, connection: Connection | None, at: int | None, *, reuse: bool) -> None:
         exchange.ended_ns = time.monotonic_ns()

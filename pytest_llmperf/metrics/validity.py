@@ -38,6 +38,7 @@ OUTPUT_OFF: Final = 0.005
 PROMPT_OFF: Final = 0.20
 CACHED: Final = 0.01
 CUT: Final = 0.05
+RETRIED: Final = 0.01
 
 _REMEDY: Final = "give the client a CPU core of its own, or lower request_rate"
 _REMEDY_CLOSED: Final = "give the client a CPU core of its own, or lower concurrency"
@@ -98,6 +99,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_lengths(ok),
         *_cached(ok, facts),
         *_cut(measured),
+        *_retried(trial),
         *_reads(trial, facts),
         *_busy(trial),
     ]
@@ -213,6 +215,14 @@ def _cut(measured: Sequence[RequestRecord]) -> list[str]:
     if cut <= CUT * len(measured):
         return []
     return [f"{cut} of {len(measured)} requests were cut at the end: latencies lean towards short requests"]
+
+
+def _retried(trial: Trial) -> list[str]:
+    retried = trial.client.retried
+    if retried <= RETRIED * len(trial.records):
+        return []
+    twice = f"{retried} of {len(trial.records)} requests were sent a second time"
+    return [f"{twice}, since the server closed their idle connection just then: raise its keep-alive time"]
 
 
 def _busy(trial: Trial) -> list[str]:

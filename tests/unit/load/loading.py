@@ -40,6 +40,7 @@ def requests(
     directive: str | Callable[[int], str] = "",
     seed: int = 0,
     stream: bool = True,
+    keep_text: bool = False,
 ) -> Iterator[PreparedRequest]:
     """The plan as bytes; every request tells the server its index, and how to answer."""
     for arrival in schedule(workload, load, seed):
@@ -47,7 +48,7 @@ def requests(
         prompt = f"[[truth id={arrival.index} {how}]] {write_prompt(arrival, CALIBRATION, seed, 's')}"
         fields = body(target.model, workload, prompt, arrival.output_tokens, stream=stream)
         wire = encode(target, workload.api, fields, stream=stream)
-        yield PreparedRequest(arrival, wire, workload.api, stream, keep_text=True)
+        yield PreparedRequest(arrival, wire, workload.api, stream, keep_text=keep_text)
 
 
 def run(
@@ -62,10 +63,11 @@ def run(
     tls: ssl.SSLContext | None = None,
     progress: Progress | None = None,
     stream: bool = True,
+    keep_text: bool = False,
 ) -> Drive:
     """Drive ``server`` and check what must hold of every run."""
     target = target or endpoint(server)
-    wires = requests(target, load, workload, directive, stream=stream)
+    wires = requests(target, load, workload, directive, stream=stream, keep_text=keep_text)
     result = drive(target, wires, load, limits or TimeLimits(), stop=stop, tls=tls, progress=progress)
     check(result)
     return result

@@ -324,7 +324,7 @@ def test_streams_agree_with_the_server(api: Api, framing: str) -> None:
 @pytest.mark.parametrize("api", APIS)
 def test_whole_replies_have_tokens_and_an_end_but_no_chunks(api: Api) -> None:
     with TruthServer(ttft=30) as server:
-        result = run(server, LOAD, workload(api), stream=False)
+        result = run(server, LOAD, workload(api), stream=False, keep_text=True)
         truth = by_id(server, 4)
     for record in result.records:
         served = truth[record.index]

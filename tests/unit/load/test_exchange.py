@@ -31,6 +31,11 @@ BODY = b"".join(EVENTS)
 RESPONSES = {
     "chunked": CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n",
     "trailer": CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\nX-Sum: 1\r\n\r\n",
+    "extension": CHUNKED + b"".join(map(chunk, EVENTS)) + b"0;x=y\r\n\r\n",
+    "zeros": CHUNKED + b"".join(map(chunk, EVENTS)) + b"00\r\n\r\n",
+    "both": CHUNKED + b"".join(map(chunk, EVENTS)) + b"000 ;x\r\nX-Sum: 1\r\n\r\n",
+    "without [DONE]": CHUNKED + b"".join(map(chunk, EVENTS[:-1])) + b"0\r\n\r\n",
+    "looks like an end": CHUNKED + chunk(b"x\r\n0\r\n\r\n") + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n",
     "one chunk": CHUNKED + chunk(BODY) + b"0\r\n\r\n",
     "length": HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY,
     "until closed": HEAD + b"\r\n" + BODY,
@@ -105,6 +110,35 @@ def test_recorded_streams_read_event_by_event_or_at_once(path: Path) -> None:
     assert len(one.chunk_ns) == len(other.chunk_ns)
     assert (one.outcome, one.output_tokens, one.detail) == (other.outcome, other.output_tokens, other.detail)
     assert (one.outcome is Outcome.HTTP_STATUS) == ("error" in path.stem)
+
+
+@pytest.mark.parametrize("data", [b"x\r\n0\r\n\r\n", b": 0\r\n\r\n", b"\r\n0;x\r\n\r\n", b"0\r\n\r\n"])
+def test_data_that_looks_like_an_end_is_none(data: bytes) -> None:
+    made, whole = exchange(), chunk(data)
+    assert not made.take(1, CHUNKED)
+    assert not made.take(2, whole[:-2])
+    assert not made.take(3, whole[-2:] + chunk(EVENTS[2]))
+    assert made.take(4, b"0\r\n\r\n")
+    assert made.record().outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("depth", [500, 990, 5_000, 100_000])
+@pytest.mark.parametrize(
+    "around", ['{"choices": %s}', '{"error": %s}', '{"choices": [{"delta": {"content": "a", "x": %s}}]}']
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_json_that_is_nested_too_deeply_fails_its_request_alone(depth: int, around: str, stream: bool) -> None:
+    nested = (around % ("[" * depth + "]" * depth)).encode()
+    made = Exchange(PreparedRequest(Arrival(0, Phase.MEASURED, None, 1, 3), b"", stream=stream), None, held=False)
+    made.sent_ns = made.progress_ns = 1
+    kind = b"text/event-stream" if stream else b"application/json"
+    body = b"data: %s\n\n" % nested if stream else nested
+    made.take(1, b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)))
+    made.take(2, body)
+    record = made.record()
+    assert record.failed
+    if depth > 1000:
+        assert record.outcome is Outcome.PROTOCOL_ERROR
 
 
 def test_bytes_after_the_end_do_no_harm() -> None:

@@ -10,9 +10,12 @@ import pytest
 
 from pytest_llmperf.load.http1 import ProtocolError
 from pytest_llmperf.load.openai import MAX_DETAIL, StreamReader, error_detail
+from pytest_llmperf.load.reader import presentable
 from pytest_llmperf.load.repeat import Repetitions
+from pytest_llmperf.load.request import PreparedRequest
+from pytest_llmperf.load.response import Response
 from pytest_llmperf.load.sse import SseDecoder
-from pytest_llmperf.records import Outcome, TokenSource
+from pytest_llmperf.records import Arrival, Outcome, Phase, TokenSource
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
 
@@ -191,8 +194,46 @@ def test_error_details_hold_status_and_message() -> None:
     )
     assert error_detail(422, "", b'{"detail":"Unexpected fields"}') == "HTTP 422: Unexpected fields"
     assert (
-        error_detail(502, "Bad Gateway", b"<html>\n nginx\x00</html>")
+        presentable(error_detail(502, "Bad Gateway", b"<html>\n nginx\x00</html>"))
         == "HTTP 502 Bad Gateway: <html> nginx\ufffd</html>"
     )
     assert error_detail(503, "Busy", b"") == "HTTP 503 Busy"
-    assert len(error_detail(500, "", b"x" * 1000)) == MAX_DETAIL
+    assert len(presentable(error_detail(500, "", b"x" * 1000))) == MAX_DETAIL
+
+
+def test_secrets_are_blotted_out_before_a_detail_is_cut() -> None:
+    secret = 'sk-very"secret'
+    for at in range(MAX_DETAIL - 40, MAX_DETAIL + 2):
+        for quoted in (secret, json.dumps(secret), repr(secret)):
+            shown = presentable("x" * at + quoted + "y" * 40, (secret,))
+            assert len(shown) == MAX_DETAIL
+            assert "sk" not in shown
+
+
+ERRORS = {
+    "abort": b'data: {"choices": [{"delta": {}, "finish_reason": "abort"}]}\n\n',
+    "aborted by type": b'data: {"choices": [{"delta": {}, "finish_reason": {"type": "abort"}}]}\n\n',
+    "named": b"event: error\ndata: out of memory\n\n",
+    "named with a body": b'event: error\ndata: {"message": "out of memory"}\n\n',
+    "object": b'data: {"object": "error", "message": "out of memory", "code": 500}\n\n',
+    "error": b'data: {"error": {"message": "out of memory"}}\n\n',
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_inside_a_stream_of_status_200(name: str) -> None:
+    response = Response(PreparedRequest(Arrival(0, Phase.MEASURED, None, 1, 3), b""))
+    response.parse(1, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+    response.parse(2, b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n' + ERRORS[name] + b"data: [DONE]\n\n")
+    assert response.http.head is not None
+    outcome, detail = response.judge(response.http.head, 2)
+    assert outcome is Outcome.STREAM_ERROR
+    assert ("abort" if "abort" in name else "out of memory") in (detail or "")
+
+
+@pytest.mark.parametrize("value", [-1, 10**9 + 1, 10**30, True, 1.5, "7", None])
+def test_what_cannot_be_a_count_is_none(value: object) -> None:
+    reader = StreamReader()
+    reader.take(json.dumps({"choices": [{"delta": {"content": "a"}}], "usage": {"completion_tokens": value}}), 1)
+    reader.take(json.dumps({"choices": [], "usage": {"completion_tokens": value, "prompt_tokens": value}}), 2)
+    assert (reader.output_tokens, reader.prompt_tokens, reader.chunk_tokens) == (None, None, None)

@@ -55,6 +55,13 @@ def test_a_closed_loop_has_no_schedule_to_miss() -> None:
     assert assess(trial([record(0), record(1, sent_ms=5000)], client=client(slip_p99_ns=None)), CLOSED).valid
 
 
+def test_requests_that_were_sent_twice_are_noted_beyond_one_in_a_hundred() -> None:
+    records = [record(i) for i in range(100)]
+    assert not assess(trial(records, client=client(retried=1)), CLOSED).notes
+    (note,) = assess(trial(records, client=client(retried=2)), CLOSED).notes
+    assert "2 of 100 requests were sent a second time" in note
+
+
 def test_an_incomplete_run_is_invalid() -> None:
     assert "interrupted" in assess(trial([record()], complete=False), CLOSED).reasons[0]
     assert "only 1 of 40 planned" in assess(trial([record()], planned=40), CLOSED).reasons[0]
