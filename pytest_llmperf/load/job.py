@@ -51,7 +51,7 @@ class Load:
 
     @property
     def most_parts(self) -> int | None:
-        """How many processes may share it; None: any number. Each needs a slot at the end, to send what it was given."""
+        """How many processes may share it; None: any number. Each needs a slot at the end, for what it was given."""
         return self.levels[-1][1] if self.levels else self.max_concurrency
 
     @property
