@@ -85,10 +85,11 @@ def run_replay(
     live: Launch,
     launch_index: int,
     replay: int,
+    salt: str,
     calibrations: Calibrations,
     observer: LoadObserver,
 ) -> Trial:
-    """Drive the plan's load once.
+    """Drive the plan's load once, with texts that ``salt`` makes unlike those of any other run.
 
     Raises Interrupted, with the partial trial, when the server dies or the user ends the run; LlmperfError when the
     load cannot be sent at all.
@@ -96,7 +97,7 @@ def run_replay(
     _require_room(plan, live)
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
-    requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
+    requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
     gpus = () if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
