@@ -44,10 +44,9 @@ def test_impossible(llmperf):
     assert result.ret == 1
     result.stdout.re_match_lines(
         [
-            r"FAIL: 1 of 2 checks not passed",
-            r"  FAIL ttft_p95 .* ms > 1 us  \(n=10, 10 beyond, confidence > 99.9 %\)",
+            r"FAIL: ttft_p95 .* ms > 1 us  \(n=10, 10 beyond, confidence > 99.9 %\)",
             r"slowest requests by TTFT:",
-            r" +#\d+ +",
+            r" +#\d+ .* beyond the limit",
         ]
     )
     assert "Traceback" not in result.stdout.str()
@@ -148,7 +147,7 @@ def test_unmeasured(llmperf):
 """,
     )
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["INVALID: 1 of 1 checks not passed", "*kv_usage_p95: not measured: *"])
+    result.stdout.fnmatch_lines(["INVALID: kv_usage_p95: not measured: *"])
 
 
 def test_errors_fail_the_test_unless_a_limit_allows_them(pytester: pytest.Pytester) -> None:
@@ -351,7 +350,7 @@ def test_it(llmperf):
 """,
         "--junitxml=junit.xml",
     )
-    result.stdout.fnmatch_lines(["*mine*", "*Captured llmperf call*", "*FAIL ttft_p50*"])
+    result.stdout.fnmatch_lines(["*mine*", "*Captured llmperf call*", "FAIL: ttft_p50*"])
     assert '<property name="llmperf_verdict" value="FAIL"' in (pytester.path / "junit.xml").read_text()
 
 
