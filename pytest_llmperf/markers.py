@@ -274,7 +274,11 @@ def _quantity(marker: str, argument: str, written: Any, unit: str) -> float:
 
 def _clients(given: Any) -> int | Literal["auto"] | None:
     """``clients=`` of a marker: a number of client processes, or ``"auto"``."""
-    return "auto" if given == "auto" else _count({"clients": given}, "clients", 1, 256)
+    if given is None or given == "auto":
+        return "auto" if given else None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 256:
+        raise MarkerError("llmperf", "clients", f"{given!r} is not a whole number from 1 to 256, nor 'auto'")
+    return given
 
 
 def _count(arguments: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

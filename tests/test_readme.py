@@ -92,7 +92,7 @@ def test_usage_commands_run(tmp_path: Path) -> None:
     )
     (usage,) = [text for language, text in BLOCKS if language == "sh" and "--llmperf-dry-run" in text]
     lines = [shlex.split(line, comments=True) for line in usage.splitlines()]
-    assert len(lines) == 10
+    assert len(lines) == 12
     with TruthServer(ttft=5, gap=1) as server:
         for words in lines:
             command = [server.url if word.startswith("http") else word for word in words]

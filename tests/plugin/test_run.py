@@ -470,7 +470,7 @@ def test_foreign_report_is_not_overwritten(pytester: pytest.Pytester, server: Tr
     (folder / "logs" / "app.log").write_text("kept")
     result = run(pytester, server, "\ndef test_it(llmperf):\n    llmperf.run()\n", "--llmperf-report=mine")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: *report.json: no schema*it is not overwritten*"])
+    result.stderr.fnmatch_lines(["ERROR: *report.json is no report of ours: *"])
     assert (folder / "report.json").read_text() == '{"hello": 1}'
     assert (folder / "logs" / "app.log").exists()
 
