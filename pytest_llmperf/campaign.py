@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, Protocol, final
 
 from pytest_llmperf import runner
@@ -72,6 +73,7 @@ class Campaign:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
         self.identity: Identity | None = None
+        self.salt = token_hex(8)
         self._report_dir = report_dir
         self._observer = observer
         self._steps = list(steps(self.plans))
@@ -168,6 +170,7 @@ class Campaign:
     def report(self) -> CampaignReport:
         return CampaignReport(
             server=self.spec.name,
+            salt=self.salt,
             identity=self.identity,
             launches=self.launches(),
             tests=tuple(plan.nodeid for plan in self.plans),
@@ -181,7 +184,9 @@ class Campaign:
         try:
             live = self._fresh()
             number = len(self._past)
-            trial = runner.run_replay(step.plan, live, number, step.replay, self._calibrations, self._observer)
+            trial = runner.run_replay(
+                step.plan, live, number, step.replay, self._salt(step, number), self._calibrations, self._observer
+            )
             self._keep(step.plan, trial)
             live.check_alive()
         except runner.Interrupted as interrupted:
@@ -193,6 +198,10 @@ class Campaign:
             self._fail(step.plan, self._better(error))
         finally:
             self._observer.idle()
+
+    def _salt(self, step: Step, number: int) -> str:
+        """Of a replay's texts: no other replay, test or run may have warmed a prefix cache for them."""
+        return f"{self.salt}/{step.plan.nodeid}/{number}/{step.replay}"
 
     def _fresh(self) -> Launch:
         """The live launch; where its server ended between two tests, which none of them is to blame for, a new one."""

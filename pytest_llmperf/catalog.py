@@ -123,4 +123,6 @@ def metric(name: str) -> Metric:
             return Metric(name, FAMILIES[match["family"]], quantile)
     if name in FAMILIES:
         raise KeyError(f"{name!r} needs a statistic; did you mean '{name}_p95' or '{name}_mean'?")
+    if re.fullmatch(rf"({'|'.join(FAMILIES)})_p\d+(_\d+)?", name):
+        raise KeyError(f"{name!r} is not a percentile; write p01 to p99, or e.g. '{name.partition('_p')[0]}_p99_9'")
     raise KeyError(f"unknown metric {name!r}{nearest(name, tuple(METRICS))}")

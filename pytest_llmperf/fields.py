@@ -22,11 +22,11 @@ def _rate(written: object) -> object:
     return parse_quantity(written, "req/s").value if isinstance(written, str) else written
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=1e7, allow_inf_nan=False)]
 """Written as ``"500 ms"``; a validated model holds seconds."""
-Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=1e7, allow_inf_nan=False)]
 """As ``Seconds``, and may be nothing."""
-Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, BeforeValidator(_rate), Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 """Written as ``"5 req/s"`` or a number of requests per second."""
 Level = Annotated[float, BeforeValidator(_rate), Field(ge=0, allow_inf_nan=False)]
 """A rate, or a number of requests in flight; may be nothing for a while."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import final
 
 from pytest_llmperf.errors import InfraError, LlmperfError
-from pytest_llmperf.reports.jsonfile import REPORT_NAME, read_report, write_report
+from pytest_llmperf.reports.jsonfile import REPORT_NAME, is_report, read_report, write_report
 from pytest_llmperf.result import CampaignReport, RunReport, TestReport
 
 __all__ = ["Journal"]
@@ -51,11 +51,15 @@ class Journal:
         if not journal.path.exists():
             return journal
         try:
-            for name in _files_of(read_report(journal.path)):
+            last = cls.last_report(folder)
+            for name in _files_of(last) if last is not None else ():
                 (folder / name).unlink(missing_ok=True)
-        except (LlmperfError, OSError) as error:
+        except OSError as error:
             journal.end()
-            raise InfraError(f"{error}; it is not overwritten: move it, or give --llmperf-report DIR") from None
+            raise InfraError(f"{folder}: files of the last report cannot be removed: {error.strerror}") from None
+        if last is None and not is_report(journal.path):
+            journal.end()
+            raise InfraError(f"{journal.path} is no report of ours: move it, or give --llmperf-report DIR")
         return journal
 
     @staticmethod

@@ -26,6 +26,7 @@ SHAPES: Final = ("arrival", "burstiness", "max_concurrency", "time_scale", "ramp
 LOAD_FIELDS: Final = (*LEVELS, *SHAPES, "requests", "duration", "warmup")
 OTHER_FIELDS: Final = ("workload", "api", "server", "slo", "replays", "seed", "sampling", "stream_share", "clients")
 PLAN_FIELDS: Final = (*OTHER_FIELDS, *LOAD_FIELDS)
+SHARES: Final = ("error_rate", "goodput_share", "prefix_hit_rate", "kv_usage_p95")
 POOLED: Final = ("icl", "itl")
 """Gaps within one request are not independent, so there is no exact confidence for their percentiles."""
 EXCLUSIVE: Final = (LEVELS, ("requests", "duration"))
@@ -207,6 +208,8 @@ def _slas(item: pytest.Item) -> tuple[Sla, ...]:
         except KeyError as error:
             raise MarkerError("sla", name, str(error.args[0])) from None
         limit = _quantity("sla", name, written, known.unit)
+        if name in SHARES and limit > 1:
+            raise MarkerError("sla", name, f"{written!r} is more than all of them; write a share, e.g. 0.05 or '5 %'")
         if confidence is not None:
             _check_confidence(confidence)
             if known.family.name in POOLED:
@@ -251,7 +254,10 @@ def _slo(given: object, slas: tuple[Sla, ...]) -> Slo | None:
     for name, written in given.items():
         if name not in per_request:
             raise MarkerError("llmperf", "slo", f"unknown per-request metric {name!r}{nearest(str(name), per_request)}")
-        limits[name] = _quantity("llmperf", f"slo={name}", written, "s")
+        try:
+            limits[name] = _quantity("llmperf", "slo", written, "s")
+        except MarkerError as error:
+            raise MarkerError("llmperf", "slo", f"{name}: {error.problem}") from None
     return Slo(limits=limits)
 
 
@@ -269,7 +275,11 @@ def _quantity(marker: str, argument: str, written: Any, unit: str) -> float:
 
 def _clients(given: Any) -> int | Literal["auto"] | None:
     """``clients=`` of a marker: a number of client processes, or ``"auto"``."""
-    return "auto" if given == "auto" else _count({"clients": given}, "clients", 1, 256)
+    if given is None or given == "auto":
+        return "auto" if given else None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= 256:
+        raise MarkerError("llmperf", "clients", f"{given!r} is not a whole number from 1 to 256, nor 'auto'")
+    return given
 
 
 def _count(arguments: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -87,7 +87,7 @@ def read_options(config: pytest.Config) -> RunOptions:
 
     settings = load_settings(config.rootpath)
     written = config.getoption("llmperf_replays")
-    replays = int(written) if written is not None and written.isdecimal() else None
+    replays = int(written) if written is not None and written.isdecimal() and len(written) < 9 else None
     if written is not None and (replays is None or not 1 <= replays <= 100):
         raise ConfigError("--llmperf-replays", "", f"{written!r} is not a whole number from 1 to 100")
     clients: int | Literal["auto"] | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.fields import DataFile, Frozen, GivenFile, Seconds
@@ -111,6 +112,29 @@ class ServerSpec(Frozen):
     """None: a free port."""
     startup_timeout: Seconds = 900.0
     limits: TimeLimits = TimeLimits()
+
+    @field_validator("url")
+    @classmethod
+    def _reachable(cls, url: str | None) -> str | None:
+        if url is None or url.startswith(("unix:", "http+unix:")):
+            return url
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(f"{url!r} is not a URL: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not the URL of a server; write e.g. 'http://127.0.0.1:8000'")
+        if parts.query or parts.fragment:
+            raise ValueError("the URL has a query or fragment; keys go into api_key_env")
+        if parts.username or parts.password:
+            raise ValueError("the URL holds credentials; keys go into api_key_env")
+        del port  # looked at for its range only
+        try:
+            parts.hostname.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{url!r} has an impossible host name") from None
+        return url
 
     @model_validator(mode="after")
     def _applicable(self) -> Self:

@@ -16,7 +16,7 @@ from typing import Final, final
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.records import Outcome, RequestRecord, TokenSource
 
-__all__ = ["Tokenizer", "load_tokenizer", "recount"]
+__all__ = ["Tokenizer", "check_tokenizer", "load_tokenizer", "recount"]
 
 _INSTALL: Final = "pip install 'pytest-llmperf[tokenizer]'"
 
@@ -41,6 +41,14 @@ class Tokenizer:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""
         return [len(found) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def check_tokenizer(path: Path, where: str, key: str) -> None:
+    """Raise ConfigError where ``path`` cannot be used: at collection, not after the first load."""
+    if not path.expanduser().is_file():
+        raise ConfigError(where, key, f"{str(path)!r} is no file; give the path of the model's tokenizer.json")
+    if find_spec("tokenizers") is None:
+        raise ConfigError(where, key, f"needs a library: {_INSTALL}")
 
 
 @lru_cache(maxsize=4)

@@ -156,6 +156,8 @@ class CampaignReport(_Stored):
     """All selected tests of one server specification, and the launches that they shared."""
 
     server: str
+    salt: str
+    """Made anew for each run; with a test's node id, launch, replay and seed it gives the texts that were sent."""
     identity: Identity | None
     launches: tuple[LaunchReport, ...]
     tests: tuple[str, ...]

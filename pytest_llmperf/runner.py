@@ -37,7 +37,7 @@ from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
 from pytest_llmperf.telemetry.recorder import record
 
-__all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "metrics_of", "run_replay", "store_trial"]
+__all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "metrics_of", "planned", "run_replay", "store_trial"]
 
 LOOK_S: Final = 0.1
 LOOKED_AT: Final = 10_000
@@ -86,10 +86,11 @@ def run_replay(
     live: Launch,
     launch_index: int,
     replay: int,
+    salt: str,
     calibrations: Calibrations,
     observer: LoadObserver,
 ) -> Trial:
-    """Drive the plan's load once.
+    """Drive the plan's load once, with texts that ``salt`` makes unlike those of any other run.
 
     Raises Interrupted, with the partial trial, when the server dies or the user ends the run; LlmperfError when the
     load cannot be sent at all.
@@ -98,7 +99,7 @@ def run_replay(
     tokenizer = _tokenizer(plan)
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
-    requests = _requests(plan, live, calibration or UNCALIBRATED, salt=f"{launch_index}/{replay}")
+    requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
     gpus = () if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
@@ -236,7 +237,7 @@ def _trial(
         launch=launch_index,
         replay=replay,
         records=drive.records,
-        planned=_planned(plan),
+        planned=planned(plan),
         window=drive.window,
         client=drive.client,
         telemetry=telemetry,
@@ -247,7 +248,7 @@ def _trial(
     )
 
 
-def _planned(plan: Plan) -> int:
+def planned(plan: Plan) -> int:
     """Measured requests that must have been sent. Of an open loop's conversations the first turns are due for sure."""
     if plan.load.requests is not None or not plan.load.open_loop:
         return plan.load.requests or 0

@@ -7,25 +7,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.errors import ConfigError, MarkerError, nearest
 from pytest_llmperf.lengths import KINDS
 from pytest_llmperf.plan import LAUNCH_ONLY, Clients, ServerSpec, Workload
+from pytest_llmperf.recount import check_tokenizer
 
-__all__ = [
-    "Overrides",
-    "Settings",
-    "check_speaks",
-    "describe_validation_error",
-    "load_settings",
-    "load_workload",
-    "server_named",
-]
+__all__ = ["Overrides", "Settings", "check_speaks", "describe_validation_error", "load_settings", "load_workload",
+           "server_named"]  # fmt: skip
 
 BUILT_IN_SERVERS: Final[dict[str, dict[str, Any]]] = {"embedded": {"engine": "embedded"}}
 _TAGS: Final = (*KINDS, "linear", "steps")
@@ -76,7 +69,8 @@ class Overrides(BaseModel):
 def load_settings(root: Path) -> Settings:
     """The settings of the project at ``root``; defaults where it has none. Raises ConfigError."""
     own, shared = root / "llmperf.toml", root / "pyproject.toml"
-    table = _read_toml(shared).get("tool", {}).get("llmperf") if shared.is_file() else None
+    tools = _read_toml(shared).get("tool") if shared.is_file() else None
+    table = tools.get("llmperf") if isinstance(tools, dict) else None
     if own.is_file():
         if table is not None:
             raise ConfigError(str(own), "", f"settings are also in [tool.llmperf] of {shared}; keep one of the two")
@@ -90,9 +84,12 @@ def load_settings(root: Path) -> Settings:
     if table is not None and not isinstance(table, dict):
         raise ConfigError(str(source), "tool.llmperf", f"{table!r} is not a table")
     try:
-        return Settings.model_validate({**(table or {}), "source": str(source)})
+        settings = Settings.model_validate({**(table or {}), "source": str(source)})
     except ValidationError as error:
         raise ConfigError(str(source), *describe_validation_error(error, Settings)) from None
+    for name, server in settings.servers.items():
+        _server(name, server, settings.source)
+    return settings
 
 
 def server_named(name: str | None, settings: Settings, overrides: Overrides) -> ServerSpec:
@@ -112,20 +109,26 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
         label = overrides.server or "url"
     elif name is None:
         raise ConfigError(
-            settings.source,
+            settings.source if settings.servers else f"{settings.source} (no servers there)",
             "default_server",
             f"no server is named: set it, give server= in the marker, --llmperf-server or --llmperf-url; "
             f"known servers: {', '.join(known)}",
         )
     else:
         where = "--llmperf-server" if overrides.server else settings.source
+        if name not in known and not overrides.server and name != settings.default_server:
+            raise MarkerError("llmperf", "server", f"unknown server {name!r}{nearest(name, tuple(known))}")
         table, label = dict(_table(name, known, where)), name
     api_key_env = overrides.api_key_env or (settings.api_key_env if "api_key_env" not in table else None)
     if api_key_env:
         table["api_key_env"] = api_key_env
     for assignment in overrides.assignments:
-        table = _assign(table, assignment)
-    return _server(label, table, where)
+        changed = _assign(table, assignment)
+        _server(label, changed, "--llmperf-set")
+        table = changed
+    spec = _server(label, table, where)
+    _require_launchable(spec, where)
+    return spec
 
 
 def check_speaks(spec: ServerSpec, workload: Workload) -> None:
@@ -151,11 +154,12 @@ def load_workload(
             *(base / folder for folder in settings.workloads),
         ]
         candidates = [folder / f"{name}.toml" for folder in (*folders, BUILT_IN_WORKLOADS)]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    path = next((candidate for candidate in candidates if _is_file(candidate)), None)
     if path is None:
         known = sorted({found.stem for candidate in candidates for found in candidate.parent.glob("*.toml")})
         hint = nearest(name, known) if known and not name.endswith(".toml") else ""
-        raise ConfigError(settings.source, "workload", f"no workload {name!r}{hint}; looked for {_listed(candidates)}")
+        looked = _listed(list(dict.fromkeys(candidates)))
+        raise MarkerError("llmperf", "workload", f"no workload {name[:80]!r}{hint}; looked for {looked}")
     table = _read_toml(path)
     try:
         return Workload.model_validate(
@@ -166,13 +170,16 @@ def load_workload(
 
 
 def describe_validation_error(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[str, str]:
-    """The first fault of a pydantic error as (dotted key, problem with value and what is allowed)."""
-    fault = error.errors(include_url=False)[0]
+    """The first fault of a pydantic error as (dotted key, problem with value and what is allowed).
+
+    A key that is unknown comes before one that is missing: it is often the same, misspelt.
+    """
+    fault = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     location = [str(part) for part in fault["loc"] if part not in _TAGS]
     key = ".".join(location)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
-        fields = tuple(model.model_fields) if model and len(location) == 1 else ()
+        fields = _fields_at(model, location[:-1])
         known = tuple(field for field in fields if field not in ("source", "name"))
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
@@ -184,10 +191,47 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
     return key, f"{fault['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
+def _fields_at(model: type[BaseModel] | None, location: Sequence[str]) -> tuple[str, ...]:
+    """The keys that are known where ``location`` leads from ``model``; none where that is not a plain model."""
+    for part in location:
+        field = model.model_fields.get(part) if model is not None else None
+        model = field.annotation if field is not None and isinstance(field.annotation, type) else None
+        if model is None or not issubclass(model, BaseModel):
+            return ()
+    return tuple(model.model_fields) if model is not None else ()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _require_launchable(spec: ServerSpec, where: str) -> None:
+    from pytest_llmperf.engines import ENGINES, launchable
+
+    if spec.url is None and spec.engine not in launchable():
+        problem = f"{ENGINES[spec.engine].title} cannot be launched by this version: start it yourself and give its url"
+        raise ConfigError(where, f"servers.{spec.name}.engine", problem)
+
+
+def _require_units(table: Mapping[str, Any], where: str, prefix: str) -> None:
+    """A bare number of seconds is an error: was it ms, or min?"""
+    limits = table.get("limits")
+    times = {"startup_timeout": table.get("startup_timeout")}
+    if isinstance(limits, Mapping):
+        times |= {f"limits.{key}": value for key, value in limits.items()}
+    for key, value in times.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise ConfigError(where, f"{prefix}.{key}", f"{value!r} has no unit; write e.g. '{value} s'")
+
+
 def _server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
     from pytest_llmperf.engines import ENGINES
 
     prefix = f"servers.{name}"
+    _require_units(table, where, prefix)
     try:
         spec = ServerSpec.model_validate({"name": name, **table})
     except ValidationError as error:
@@ -198,16 +242,8 @@ def _server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
             where, f"{prefix}.engine", f"unknown engine {spec.engine!r}{nearest(spec.engine, tuple(ENGINES))}"
         )
     if spec.tokenizer is not None:
-        _check_tokenizer(spec.tokenizer, where, f"{prefix}.tokenizer")
+        check_tokenizer(spec.tokenizer, where, f"{prefix}.tokenizer")
     return spec
-
-
-def _check_tokenizer(path: Path, where: str, key: str) -> None:
-    """Told at collection, not after the first load."""
-    if not path.expanduser().is_file():
-        raise ConfigError(where, key, f"{str(path)!r} is no file; give the path of the model's tokenizer.json")
-    if find_spec("tokenizers") is None:
-        raise ConfigError(where, key, "needs a library: pip install 'pytest-llmperf[tokenizer]'")
 
 
 def _table(name: str, known: Mapping[str, dict[str, Any]], where: str) -> dict[str, Any]:
@@ -229,7 +265,10 @@ def _assign(table: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     outer, dot, inner = key.partition(".")
     if dot and outer in ("env", "limits") and inner:
         value: Any = written if outer == "env" else _toml_value(written)
-        return {**table, outer: {**table.get(outer, {}), inner: value}}
+        within = table.get(outer, {})
+        if not isinstance(within, Mapping):
+            raise ConfigError("--llmperf-set", key, f"{outer} of the server is {within!r}, not a table")
+        return {**table, outer: {**within, inner: value}}
     if key not in fields:
         raise ConfigError("--llmperf-set", key, f"unknown key{nearest(key, (*fields, 'env.NAME', 'limits.KEY'))}")
     return {**table, key: _toml_value(written)}

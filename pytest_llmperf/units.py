@@ -65,7 +65,10 @@ def parse_quantity(written: str | float, unit: str) -> Quantity:
     if not isinstance(written, str):
         if "" not in spellings:
             raise ValueError(f"{written!r} has no unit; write e.g. {_example(unit)}")
-        return _finite(float(written), unit, repr(written))
+        try:
+            return _finite(float(written), unit, repr(written))
+        except OverflowError:
+            raise ValueError("the number is too large") from None
     match = _QUANTITY.match(written)
     if match is None:
         raise ValueError(f"{written!r} is not a quantity; write e.g. {_example(unit)}")
@@ -129,4 +132,4 @@ def _digits(value: float) -> str:
         return f"{value:,.0f}"
     if magnitude >= 10:
         return f"{value:.1f}"
-    return f"{value:.2f}" if magnitude >= 0.1 else f"{value:.3g}"
+    return f"{value:.2f}" if magnitude >= 1 else f"{value:.3g}"

@@ -12,7 +12,7 @@ from pytest_llmperf.units import DIMENSIONS
 
 __all__ = ["SUMMARY", "TOPICS", "configure"]
 
-SUMMARY = "explain a topic: metrics, units, exit-codes, verdicts"
+SUMMARY = "explain a topic: metrics, units, records, exit-codes, verdicts"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,30 @@ def _metrics() -> str:
 def _row(family: Family) -> str:
     better = f"{family.better} is better"
     return f"  {family.name:<22} {family.unit:<6} {better:<17} {family.definition:<24} {family.meaning}"
+
+
+def _records() -> str:
+    return """\
+records/*.jsonl.gz beside report.json: one JSON object per request, in the order of the plan, warm-up included.
+All times are integer ns of one monotonic clock; null where it did not come to that.
+
+  index phase            position in the plan; "warmup" or "measured"
+  scheduled_ns           open loop: the planned time, which latencies count from
+  connect_start_ns connected_ns   opening the connection, TLS included; null where an open one was used again
+  sent_ns                just before the first byte of the request was written; closed loop: latencies count from here
+  first_byte_ns          first byte of the response
+  first_output_ns first_answer_ns last_output_ns   first output, first that is not reasoning, last output
+  closed_ns              end of the response
+  chunk_ns               times of the output-bearing chunks: the first in full, then the difference to the one before
+  chunk_tokens           tokens of each chunk where the server counts them, else null
+  prompt_tokens output_tokens cached_tokens token_source   as the server counts them, and where the counts come from
+  requested_input_tokens requested_output_tokens            what the plan asked for
+  outcome detail         "ok", "cut" (ended by us), or the class of the failure and what exactly happened
+  finish_reason http_status connection                      as received; number of the connection
+
+Percentiles interpolate linearly between order statistics (numpy's default); a failed request counts as infinitely slow.
+TPOT = (last_output_ns - first_output_ns) / (output_tokens - tokens of the first chunk, 1 where that is not told); it is
+not defined for a request with a single token, or where all chunks have one time stamp. Means are over ok requests."""
 
 
 def _units() -> str:
@@ -92,6 +116,7 @@ Beside them: INFRA, a pytest error for trouble that says nothing about performan
 TOPICS: Final[dict[str, Callable[[], str]]] = {
     "metrics": _metrics,
     "units": _units,
+    "records": _records,
     "exit-codes": _exit_codes,
     "verdicts": _verdicts,
 }

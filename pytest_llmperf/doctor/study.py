@@ -99,6 +99,7 @@ class NullServer:
         while not line.endswith(b"\n"):
             piece = os.read(self._process.stdout.fileno(), 1)
             if not piece:
+                self.__exit__()
                 raise InfraError("the null server of the study did not start")
             line += piece
         tls, port = self._asked["certificate"] is not None, int(line)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Address", "Connection", "ConnectionFailedError", "error_text", "resolve"]
 
-UNIX: Final[int] = getattr(socket, "AF_UNIX", -1)
+UNIX: Final = int(getattr(socket, "AF_UNIX", -1))
 _CIPHERTEXT: Final = 65536
 
 

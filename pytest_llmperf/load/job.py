@@ -51,8 +51,8 @@ class Load:
 
     @property
     def most_parts(self) -> int | None:
-        """How many processes may share it, each with something in flight; None: any number."""
-        return self.peak_concurrency or self.max_concurrency
+        """How many processes may share it; None: any number. Each needs a slot at the end, for what it was given."""
+        return self.levels[-1][1] if self.levels else self.max_concurrency
 
     @property
     def endless(self) -> bool:

@@ -96,7 +96,8 @@ class Run:
             self._pace.open_ahead()
             while not self._stop.is_set() and any(map(self._opening, self.in_flight)):
                 self._step()
-            start_ns = self._pace.start(self._gate(self._pace.lead_ns()))
+            start_ns = self._gate(self._pace.lead_ns())
+            start_ns = start_ns if self._stop.is_set() else self._pace.start(start_ns)
             wall_start = time.time() + (start_ns - time.monotonic_ns()) / _NS
             while self.in_flight or self.timers.work:
                 self._step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pytest_llmperf.load.drive import Drive
 from pytest_llmperf.records import ClientStats, Window
@@ -13,7 +14,7 @@ __all__ = ["merge"]
 def merge(parts: Sequence[Drive], duration: float | None) -> Drive:
     """The parts as one; their clock is the same. A slip or lag quantile is the worst part's."""
     if len(parts) == 1:
-        return parts[0]
+        return replace(parts[0], client=_client([parts[0].client]))
     records = sorted((record for part in parts for record in part.records), key=lambda record: record.index)
     windows = [part.window for part in parts if part.window.end_ns > part.window.start_ns]
     start_ns = min((window.start_ns for window in windows), default=parts[0].window.start_ns)
@@ -50,6 +51,6 @@ def _client(parts: Sequence[ClientStats]) -> ClientStats:
         realtime=all(part.realtime for part in parts),
         processes=len(parts),
         cpu_total_seconds=sum(part.cpu_total_seconds or 0.0 for part in parts),
+        busiest=max((part.cpu_seconds / part.wall_seconds for part in parts if part.wall_seconds > 0), default=None),
         retried=sum(part.retried for part in parts),
-        busiest=max(part.cpu_seconds / part.wall_seconds for part in parts if part.wall_seconds > 0),
     )

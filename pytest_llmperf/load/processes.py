@@ -39,6 +39,8 @@ class Client:
     """One client process and the pipes to it."""
 
     def __init__(self, job: Job) -> None:
+        self.pending = bytearray(frame(b"j", job.plain()))
+        """Not written yet."""
         hear, self._control = os.pipe()
         try:
             self.process = subprocess.Popen(
@@ -51,8 +53,6 @@ class Client:
             raise InfraError(f"cannot start a client process: {error}") from None
         finally:
             os.close(hear)
-        self.pending = bytearray(frame(b"j", job.plain()))
-        """Not written yet."""
         self.lead_ns: int | None = None
         """Its pace's lead; None until it is ready to start."""
         self.progress: Sequence[Any] = ()

@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["Tls", "TlsError", "tls_context"]
 
-_PIECE: Final = 65536
+_PIECE: Final = 16384  # a TLS record holds no more; each read allocates as much
 
 
 class TlsError(OSError):
@@ -72,6 +72,8 @@ class Tls:
                 if not piece:
                     return b"".join(pieces), True
                 pieces.append(piece)
+                if data and not self._object.pending() and not self._incoming.pending:
+                    return b"".join(pieces) if len(pieces) > 1 else piece, False
         except ssl.SSLWantReadError:
             return b"".join(pieces), not data
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.result import SCHEMA, RunReport
 
-__all__ = ["REPORT_NAME", "json_schema", "read_report", "write_report"]
+__all__ = ["REPORT_NAME", "is_report", "json_schema", "read_report", "write_report"]
 
 REPORT_NAME = "report.json"
+SCHEMA_FAMILY = "pytest-llmperf/report/"
 
 
 def write_report(path: Path, report: RunReport) -> None:
@@ -64,6 +65,16 @@ def read_report(path: Path) -> RunReport:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{file}: {where}: {first['msg']} ({error.error_count()} problems)") from error
+
+
+def is_report(path: Path) -> bool:
+    """Whether ``path`` is a report of any version of ours, readable by this one or not."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    schema = content.get("schema") if isinstance(content, dict) else None
+    return isinstance(schema, str) and schema.startswith(SCHEMA_FAMILY)
 
 
 def json_schema() -> str:

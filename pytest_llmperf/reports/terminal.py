@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
-from textwrap import wrap
+from textwrap import shorten, wrap
 from typing import Final
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.text import Text
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.reports.schedule import describe_load
-from pytest_llmperf.result import CheckReport, MetricReport, SlowRequest, TestReport, TrialReport
+from pytest_llmperf.result import CheckReport, MetricReport, TestReport
 from pytest_llmperf.units import format_quantity
 
 __all__ = ["failure_message", "render"]
@@ -42,6 +42,7 @@ _SCALARS: Final = (
 _SEPARATOR: Final = " · "
 _DETAIL: Final = 160
 _SLOWEST: Final = 5
+_SLOW_HEADING: Final = f"{'request':>9} {'TTFT':>8} {'TPOT':>8} {'E2E':>8} {'prompt':>6} {'output':>6}"
 
 
 def render(test: TestReport, width: int, color: bool) -> str:
@@ -67,6 +68,8 @@ def render(test: TestReport, width: int, color: bool) -> str:
             _paragraph(console, line, width)
         for warning in _warnings(test):
             _paragraph(console, f"! {warning}", width, "bold magenta")
+        if test.verdict in ("NOT_RUN", "INFRA") and test.message:
+            _paragraph(console, test.message.strip().splitlines()[0], width)
         if test.metrics:
             console.print(Padding(_latencies(test.metrics), (0, 0, 0, 2)))
             _paragraph(console, _scalars(test.metrics), width)
@@ -82,10 +85,18 @@ def failure_message(test: TestReport, report: str | None = None, width: int = 10
     """Why the test failed, in plain text: failed checks, slowest requests, failures, where to read on."""
     lines: list[str] = []
     failed = [check for check in test.slas if check.verdict != "PASS"]
-    lines.append(f"{test.verdict}: {len(failed)} of {len(test.slas)} checks not passed")
-    for check in failed:
-        lines += _wrap(f"{check.verdict} {_check_line(check)}", width, "  ", "      ")
-    lines += _slowest(test, failed)
+    # pytest's short summary shows the first line alone, so it holds the first reason.
+    first = next((_check_line(check) for check in failed if check.verdict == test.verdict), "no check")
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    room = width - len(test.verdict) - len(more) - 2
+    lines.append(f"{test.verdict}: {shorten(first, room, placeholder=' …')}{more}")
+    if len(failed) > 1 or len(first) > room:
+        for check in failed:
+            lines += _wrap(f"{check.verdict} {_check_line(check)}", width, "  ", "      ")
+    if test.plan.slo is not None and any(check.metric.startswith("goodput") for check in failed):
+        limits = ", ".join(f"{name} ≤ {format_quantity(limit, 's')}" for name, limit in test.plan.slo.limits.items())
+        lines.append(f"a good request has {limits}")
+    lines += _slowest(test, failed, width)
     lines += _failures(test, width)
     for warning in _warnings(test):
         lines += _wrap(warning, width, "", "  ")
@@ -217,27 +228,27 @@ def _notes(test: TestReport) -> list[str]:
     return list(found)
 
 
-def _slowest(test: TestReport, failed: Sequence[CheckReport]) -> list[str]:
-    """The slowest ok requests by the metric that failed, else by E2E."""
-    families = [metric(check.metric).family.name for check in failed if check.kind == "sla"]
-    by = next((family for family in families if family in ("ttft", "tpot", "e2e")), "e2e")
-    many = len(test.trials) > 1
-
-    def key(item: tuple[TrialReport, SlowRequest]) -> float:
-        value = getattr(item[1], f"{by}_s")
-        return float(value) if value is not None else -1.0
-
+def _slowest(test: TestReport, failed: Sequence[CheckReport], width: int) -> list[str]:
+    """The slowest ok requests by each latency whose limit was missed, else by E2E; beyond the limit is marked."""
+    limits = {
+        family: check.limit
+        for check in failed
+        if check.kind == "sla" and (family := metric(check.metric).family.name) in ("ttft", "tpot", "e2e")
+    }
     rows = [(trial, slow) for trial in test.trials for slow in trial.slowest if slow.outcome == "ok"]
-    rows = sorted(rows, key=key, reverse=True)[:_SLOWEST]
     if not rows:
         return []
-    lines = [f"slowest requests by {by.upper()}:"]
-    lines.append(f"  {'request':>8} {'TTFT':>8} {'TPOT':>8} {'E2E':>8} {'prompt':>6} {'output':>6}  outcome")
-    for trial, slow in rows:
-        name = f"{trial.launch}.{trial.replay}#{slow.index}" if many else f"#{slow.index}"
-        times = " ".join(f"{format_quantity(value, 's'):>8}" for value in (slow.ttft_s, slow.tpot_s, slow.e2e_s))
-        tokens = " ".join(f"{'?' if n is None else n:>6}" for n in (slow.prompt_tokens, slow.output_tokens))
-        lines.append(f"  {name:>8} {times} {tokens}  {slow.outcome}")
+    many = len(test.trials) > 1
+    lines = []
+    for by, limit in (limits or {"e2e": None}).items():
+        lines += [f"slowest requests by {by.upper()}:", _SLOW_HEADING]
+        known = [(value, trial, slow) for trial, slow in rows if (value := getattr(slow, f"{by}_s")) is not None]
+        for value, trial, slow in sorted(known, key=lambda row: -row[0])[:_SLOWEST]:
+            name = f"{trial.launch}.{trial.replay}#{slow.index}" if many else f"#{slow.index}"
+            times = " ".join(f"{format_quantity(time, 's'):>8}" for time in (slow.ttft_s, slow.tpot_s, slow.e2e_s))
+            tokens = " ".join(f"{'?' if n is None else n:>6}" for n in (slow.prompt_tokens, slow.output_tokens))
+            beyond = " beyond the limit" if limit is not None and value > limit else ""
+            lines.append(f"{name:>9} {times} {tokens}{beyond}"[:width])
     return lines
 
 

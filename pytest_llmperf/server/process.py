@@ -163,8 +163,22 @@ class ServerProcess:
                 self._guard.kill()
                 self._sweep()
             self._stopped = True
+            self._redact_log()
         self._close()
         return self._left
+
+    def _redact_log(self) -> None:
+        """Take the secrets that we passed on out of the log: some servers print their own command line."""
+        hidden = [secret.encode() for secret in self._secrets]
+        try:
+            before = self.log_path.read_bytes() if hidden else b""
+            after = before
+            for secret in hidden:
+                after = after.replace(secret, HIDDEN.encode())
+            if after != before:
+                self.log_path.write_bytes(after)
+        except OSError:
+            return
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         assert self._guard.stdin is not None

@@ -94,7 +94,8 @@ def test_open_loop_counts_from_the_schedule_and_keeps_it(pytester: pytest.Pytest
     assert gaps == pytest.approx(np.full(54, 40e6), abs=2)
     planned = np.array([row["scheduled_ns"] for row in rows])
     arrived = np.array([one.arrived_ns for one in truth])
-    assert np.median(arrived - planned) < 2e6
+    assert np.all(arrived - planned > -1e6)  # none before its time
+    assert np.median(arrived - planned) < 10e6
     ttft = [(one.sends[0] - due) / 1e9 for one, due in zip(truth[5:], planned[5:], strict=True)]
     assert_latencies(test, "ttft", ttft)
     assert test["trials"][0]["client"]["slip_p99_s"] is not None

@@ -78,6 +78,10 @@ def refused(pytester: pytest.Pytester, markers: str, *options: str) -> str:
             "@pytest.mark.llmperf(duration=...): 10 has no unit; write e.g. '60 s'",
         ),
         (
+            "@pytest.mark.llmperf(server='embedded', workload='chat', concurrency=1, requests=4, clients=0)",
+            "@pytest.mark.llmperf(clients=...): 0 is not a whole number from 1 to 256, nor 'auto'",
+        ),
+        (
             "@pytest.mark.llmperf(server='embedded', workload='chat', concurrency=0, requests=4)",
             "@pytest.mark.llmperf(concurrency=...): 0: input should be greater than or equal to 1",
         ),
@@ -247,6 +251,7 @@ def test_bad_configuration_names_file_key_and_value(pytester: pytest.Pytester, t
         ("--llmperf-set=max_num_seqs", "--llmperf-set: max_num_seqs: write key=value"),
         ("--llmperf-server=nope", "--llmperf-server: server: unknown server 'nope'"),
         ("--llmperf-replays=0", "--llmperf-replays: '0' is not a whole number from 1 to 100"),
+        ("--llmperf-clients=many", "--llmperf-clients: 'many' is neither auto nor a whole number from 1 to 256"),
         ("--llmperf-replays=two", "--llmperf-replays: 'two' is not a whole number from 1 to 100"),
     ],
 )

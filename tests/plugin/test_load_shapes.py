@@ -48,7 +48,7 @@ def test_a_trace_is_replayed(pytester: pytest.Pytester, how: str) -> None:
     assert sorted(one.body["max_tokens"] for one in log) == [3, 4, 5, 6]
     assert test["plan"]["load"]["requests"] == 3
     assert Path(test["plan"]["load"]["trace"]["path"]).name == "azure.csv"
-    assert "open loop, trace azure.csv at 0.5 of its times, 3 requests after 1 to warm up" in printed
+    assert "trace azure.csv at 0.5 of its times, 3 requests after 1 of warm-up" in " ".join(printed.split())
     assert "note: trace azure.csv: 1 requests without prompt or output tokens are left out" in printed
 
 
@@ -61,11 +61,8 @@ def test_a_hybrid_load_is_called_so_and_its_waiting_is_no_client_lag(pytester: p
         test, records, printed = run(pytester, server, marker)
     assert "hybrid, 100 req/s gamma, burstiness 0.5, at most 2 in flight, 40 requests" in printed
     assert "latency counts from the timetable, so waiting for a place is part of it" in printed
-    assert test["trials"][0]["validity"] == {
-        "valid": True,
-        "reasons": [],
-        "notes": test["trials"][0]["validity"]["notes"],
-    }
+    validity = test["trials"][0]["validity"]
+    assert (validity["valid"], validity["reasons"]) == (True, [])
     waits = [row["cap_wait_ns"] for row in records]
     assert max(waits) > 0
     late = max(row["first_output_ns"] - row["scheduled_ns"] for row in records)

@@ -44,10 +44,9 @@ def test_impossible(llmperf):
     assert result.ret == 1
     result.stdout.re_match_lines(
         [
-            r"FAIL: 1 of 2 checks not passed",
-            r"  FAIL ttft_p95 .* ms > 1 us  \(n=10, 10 beyond, confidence > 99.9 %\)",
+            r"FAIL: ttft_p95 .* ms > 1 us  \(n=10, 10 beyond, confidence > 99.9 %\)",
             r"slowest requests by TTFT:",
-            r" +#\d+ +",
+            r" +#\d+ .* beyond the limit",
         ]
     )
     assert "Traceback" not in result.stdout.str()
@@ -148,7 +147,7 @@ def test_unmeasured(llmperf):
 """,
     )
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["INVALID: 1 of 1 checks not passed", "*kv_usage_p95: not measured: *"])
+    result.stdout.fnmatch_lines(["INVALID: kv_usage_p95: not measured: *"])
 
 
 def test_errors_fail_the_test_unless_a_limit_allows_them(pytester: pytest.Pytester) -> None:
@@ -351,7 +350,7 @@ def test_it(llmperf):
 """,
         "--junitxml=junit.xml",
     )
-    result.stdout.fnmatch_lines(["*mine*", "*Captured llmperf call*", "*FAIL ttft_p50*"])
+    result.stdout.fnmatch_lines(["*mine*", "*Captured llmperf call*", "FAIL: ttft_p50*"])
     assert '<property name="llmperf_verdict" value="FAIL"' in (pytester.path / "junit.xml").read_text()
 
 
@@ -471,7 +470,7 @@ def test_foreign_report_is_not_overwritten(pytester: pytest.Pytester, server: Tr
     (folder / "logs" / "app.log").write_text("kept")
     result = run(pytester, server, "\ndef test_it(llmperf):\n    llmperf.run()\n", "--llmperf-report=mine")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: *report.json: no schema*it is not overwritten*"])
+    result.stderr.fnmatch_lines(["ERROR: *report.json is no report of ours: *"])
     assert (folder / "report.json").read_text() == '{"hello": 1}'
     assert (folder / "logs" / "app.log").exists()
 
@@ -485,8 +484,10 @@ def test_secrets_of_the_server_configuration_are_stored_nowhere(pytester: pytest
     pytester.makepyfile(TESTS + "\ndef test_it(llmperf):\n    llmperf.run()\n")
     result = pytester.runpytest_subprocess("--llmperf")
     assert "supersecret" not in result.stdout.str() + result.stderr.str()
-    for path in (pytester.path / "llmperf-report").rglob("*.json"):
-        assert "supersecret" not in path.read_text()
+    stored = [path for path in (pytester.path / "llmperf-report").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".log" for path in stored)
+    for path in stored:
+        assert b"supersecret" not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize("option", ["--llmperf-url=http://127.0.0.1:1", "--llmperf-dry-run", "--llmperf-replays=2"])

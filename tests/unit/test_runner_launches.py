@@ -5,9 +5,9 @@ from __future__ import annotations
 from made import record, trial
 from reported import plan
 
-from pytest_llmperf.plan import Sla
+from pytest_llmperf.plan import LoadProfile, Sla
 from pytest_llmperf.records import Trial
-from pytest_llmperf.runner import metrics_of
+from pytest_llmperf.runner import metrics_of, planned
 
 STRICT = Sla(metric="ttft_p95", limit=0.5, written="500 ms", confidence=0.95)
 LOOSE = Sla(metric="tpot_p95", limit=0.5, written="500 ms")
@@ -27,6 +27,14 @@ def test_replays_of_a_launch_are_pooled_and_launches_are_not() -> None:
     ]
     assert len(found["ttft_p95"].values or ()) == 9
     assert found["tpot_p95"].by_launch == ()
+
+
+def test_an_open_loop_has_to_send_its_whole_timetable() -> None:
+    made = plan([STRICT])
+    timed = made.model_copy(update={"load": LoadProfile(request_rate=50, arrival="constant", duration="2 s", warmup=7)})
+    assert planned(timed) == 100
+    assert planned(made.model_copy(update={"load": LoadProfile(concurrency=5, duration="2 s")})) == 0
+    assert planned(made.model_copy(update={"load": LoadProfile(concurrency=5, requests=9)})) == 9
 
 
 def test_one_launch_is_what_is_pooled_already() -> None:

@@ -67,9 +67,12 @@ def test_a_file_that_cannot_be_used_is_status_two_and_one_line(
     assert err.count("\n") == 1
 
 
-def test_report_of_nothing_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_without_a_path_is_that_of_the_default_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 2
-    assert "give the PATH" in capsys.readouterr().err
+    assert "llmperf-report: cannot be read" in capsys.readouterr().err
 
 
 def test_help_metrics_lists_every_family(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +95,7 @@ def test_an_unknown_topic_names_the_nearest(capsys: pytest.CaptureFixture[str]) 
 
 def test_help_without_a_topic_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
-    assert "topics: metrics, units, exit-codes, verdicts" in capsys.readouterr().out
+    assert "topics: metrics, units, records, exit-codes, verdicts" in capsys.readouterr().out
 
 
 def test_version_and_wrong_usage_have_their_statuses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,8 +86,8 @@ def test_refused_connections_end_the_load_soon() -> None:
     assert 20 <= len(result.records) <= 30
     assert "ECONNREFUSED" in (result.records[0].detail or "")
     assert all(record.sent_ns is None and record.connect_start_ns is not None for record in result.records)
-    assert result.complete
-    assert result.warnings
+    assert not result.complete
+    assert "gave up" in result.warnings[0]
     assert time.monotonic() - begun > 0.1  # the slots waited in between
 
 
@@ -100,6 +100,39 @@ def test_refused_connections_in_open_loop() -> None:
     check(result)
     assert 20 <= len(result.records) <= 40
     assert all(record.scheduled_ns for record in result.records)
+    assert not result.complete
+
+
+@pytest.mark.parametrize(("late_s", "outcome"), [(0, Outcome.OK), (0.05, Outcome.CONNECTION_LOST)])
+def test_only_a_close_as_the_request_leaves_is_tried_again(late_s: float, outcome: Outcome) -> None:
+    """The server answers the first request, and drops the second one on the same connection: at once, or later."""
+    event = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}\n\n'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(event) + event
+
+    def serve(listener: socket.socket) -> None:
+        for number in range(2):
+            try:
+                peer, _ = listener.accept()
+            except OSError:  # nobody came again
+                return
+            with peer:
+                peer.recv(65536)
+                peer.sendall(answer)
+                if number == 0:
+                    peer.recv(65536)
+                    time.sleep(late_s)
+
+    load = LoadProfile(concurrency=1, requests=2, warmup=0)
+    for _ in range(1 if late_s else 5):  # on a busy machine "at once" may be too late
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=serve, args=(listener,), daemon=True).start()
+            target = endpoint_of(listener.getsockname()[1])
+            result = drive(target, requests(target, load), load, TimeLimits())
+        check(result)
+        if result.client.retried:
+            break
+    assert [record.outcome for record in result.records] == [Outcome.OK, outcome]
+    assert result.client.retried == (outcome is Outcome.OK)
 
 
 def test_a_connection_that_never_opens_times_out() -> None:

@@ -59,7 +59,7 @@ def test_a_test_that_measured_nothing_is_shown_without_a_table() -> None:
     shown = render(bare, 100, color=False)
     assert shown.startswith("NOT_RUN  test_chat.py::test_chat\n")
     assert "TTFT" not in shown
-    assert "0 of 0 checks" in failure_message(bare)
+    assert "NOT_RUN: no check" in failure_message(bare)
 
 
 def test_gaps_that_the_client_could_not_tell_apart_are_shown_as_invalid_and_never_as_numbers() -> None:
