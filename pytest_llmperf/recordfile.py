@@ -13,12 +13,13 @@ import json
 import zlib
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmperf.records import Ints, Outcome, Phase, RequestRecord, TokenSource
 
 __all__ = ["read_records", "write_records"]
 
@@ -57,18 +58,17 @@ def read_records(path: Path) -> tuple[RequestRecord, ...]:
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:
     written = {name: getattr(record, name) for name in _FIELDS}
-    stamps = record.chunk_ns
-    written["chunk_ns"] = [*stamps[:1], *(later - earlier for earlier, later in pairwise(stamps))]
-    if record.chunk_tokens is not None:
-        written["chunk_tokens"] = list(record.chunk_tokens)
+    stamps = list(record.chunk_ns)
+    written["chunk_ns"] = [*stamps[:1], *map(sub, stamps[1:], stamps)]
+    written["chunk_tokens"] = None if record.chunk_tokens is None else list(record.chunk_tokens)
     return written
 
 
 def _from_json(written: dict[str, Any]) -> RequestRecord:
     values = {name: written[name] for name in _FIELDS if name in written or name in _REQUIRED}
-    values["chunk_ns"] = tuple(accumulate(values["chunk_ns"]))
+    values["chunk_ns"] = Ints("q", accumulate(values["chunk_ns"]))
     if values["chunk_tokens"] is not None:
-        values["chunk_tokens"] = tuple(values["chunk_tokens"])
+        values["chunk_tokens"] = Ints("i", values["chunk_tokens"])
     values["phase"] = Phase(values["phase"])
     values["outcome"] = Outcome(values["outcome"])
     values["token_source"] = TokenSource(values["token_source"])
