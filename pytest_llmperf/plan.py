@@ -118,6 +118,7 @@ class ServerSpec(Frozen):
     def _reachable(cls, url: str | None) -> str | None:
         if url is None or url.startswith(("unix:", "http+unix:")):
             return url
+        url = url.strip()
         try:
             parts = urlsplit(url)
             port = parts.port

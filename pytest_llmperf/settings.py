@@ -184,7 +184,7 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
         return key, "is required"
-    if fault["type"] == "value_error" and repr(fault["input"]) in message:
+    if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":
         return key, message

@@ -25,7 +25,9 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
     """
     configured = engine_of(spec)
     path = socket_path(spec)
-    base, host, port, tls = base_url(spec) if path is None else (f"http://localhost{path[1]}", "localhost", 80, False)
+    base, host, port, tls = (
+        base_url(spec.url or "") if path is None else (f"http://localhost{path[1]}", "localhost", 80, False)
+    )
     place = None if path is None else path[0]
     headers = _headers(spec)
     endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
@@ -58,28 +60,13 @@ def socket_path(spec: ServerSpec) -> tuple[str, str] | None:
     return place, f"{slash}{prefix}".rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def base_url(spec: ServerSpec) -> tuple[str, str, int, bool]:
-    """``spec.url`` without ``/v1`` and trailing slashes, its host, its port, and whether it is TLS."""
-
-    def wrong(problem: str) -> ConfigError:
-        return ConfigError(f"servers.{spec.name}", "url", f"{shown!r}: {problem}, e.g. http://127.0.0.1:8000")
-
-    url = shown = (spec.url or "").strip()
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise wrong(f"no URL ({error})") from error
-    if parts.username is not None or parts.password is not None:
-        shown = f"{parts.scheme}://***@{parts.hostname}"
-        raise wrong("credentials don't belong here (api_key_env names the variable with the key); write the address")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise wrong("write http:// or https:// and a host")
-    if parts.query or parts.fragment:
-        raise wrong("write it without ? and #")
+def base_url(url: str) -> tuple[str, str, int, bool]:
+    """``url``, which ``ServerSpec`` has checked, without ``/v1`` and slashes, its host, its port, whether it is TLS."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
     tls = parts.scheme == "https"
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path}", parts.hostname, port or (443 if tls else 80), tls
+    return f"{parts.scheme}://{parts.netloc}{path}", parts.hostname, parts.port or (443 if tls else 80), tls
 
 
 def _headers(spec: ServerSpec) -> dict[str, str]:

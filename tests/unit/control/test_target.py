@@ -19,6 +19,7 @@ from pytest_llmperf.control.target import base_url, connect
 from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api, Endpoint
+from pytest_llmperf.settings import Overrides, Settings, server_named
 
 Serve = Callable[..., str]
 
@@ -180,18 +181,20 @@ def test_calibration_without_usage_is_unknown_and_a_refusal_is_quoted(serve: Ser
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("127.0.0.1:8000", "write http:// or https:// and a host"),
-        ("ftp://host", "write http:// or https:// and a host"),
-        ("http://", "write http:// or https:// and a host"),
-        ("http://host:99999", "no URL"),
-        ("http://host?x=1", "without ? and #"),
-        ("http://me:secret@host", "credentials don't belong here"),
+        ("127.0.0.1:8000", "'127.0.0.1:8000' is not the URL of a server; write e.g. 'http://127.0.0.1:8000'"),
+        ("ftp://host", "is not the URL of a server"),
+        ("http://", "is not the URL of a server"),
+        ("http://host:99999", "is not a URL: Port out of range"),
+        ("http://host?x=1", "has a query or fragment"),
+        ("http://me:secret@host", "holds credentials; keys go into api_key_env"),
+        ("http://a..b:80", "impossible host name"),
     ],
 )
 def test_address_that_is_none(url: str, problem: str) -> None:
+    settings = Settings.model_validate({"source": "llmperf.toml"})
     with pytest.raises(ConfigError, match=re.escape(problem)) as caught:
-        connect(spec(url))
-    assert caught.value.key == "url"
+        server_named(None, settings, Overrides(url=url))
+    assert caught.value.key == "servers.url.url"
     assert "secret" not in str(caught.value)
 
 
@@ -206,8 +209,8 @@ def test_address_that_is_none(url: str, problem: str) -> None:
     ],
 )
 def test_address_is_normalised(url: str, base: str, port: int, tls: bool) -> None:
-    assert base_url(spec(url))[::2] == (base, port)
-    assert base_url(spec(url))[3] is tls
+    assert base_url(url)[::2] == (base, port)
+    assert base_url(url)[3] is tls
 
 
 @pytest.mark.parametrize(("value", "problem"), [(None, "is not set"), ("", "is empty"), ("a\nb", "no header may hold")])
