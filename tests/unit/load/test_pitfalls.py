@@ -59,10 +59,12 @@ def server() -> Iterator[TruthServer]:
         yield running
 
 
-def ask(server: TruthServer, directive: str, workload: Workload = CHAT) -> tuple[RequestRecord, Served]:
+def ask(
+    server: TruthServer, directive: str, workload: Workload = CHAT, *, keep_text: bool = False
+) -> tuple[RequestRecord, Served]:
     """One request, as we and as the server saw it."""
     before = len(server.log())
-    (record,) = run(server, ONE, workload, directive).records
+    (record,) = run(server, ONE, workload, directive, keep_text=keep_text).records
     return record, server.wait_log(before + 1)[-1]
 
 
@@ -91,7 +93,7 @@ def test_01_a_role_only_delta_is_no_first_token(server: TruthServer) -> None:
 
 @pytest.mark.parametrize("spelling", ["reasoning", "reasoning_content", "reasoning+reasoning_content"])
 def test_02_reasoning_is_output_once_under_whatever_name(server: TruthServer, spelling: str) -> None:
-    record, served = ask(server, f"reasoning=5 spelling={spelling}")
+    record, served = ask(server, f"reasoning=5 spelling={spelling}", keep_text=True)
     assert close(ttft(record), served.sends[0] - served.arrived_ns)
     assert close(ttfot(record), served.sends[5] - served.arrived_ns)
     assert len(record.chunk_ns) == record.output_tokens == N
@@ -214,7 +216,7 @@ def test_15_waiting_counts_from_the_planned_time() -> None:
 @pytest.mark.parametrize("how", ["cuts=9 trickle=1", "cuts=5", "crlf=1 cuts=7", "packed=3", "joined=3", "giant=300000"])
 @pytest.mark.parametrize("workload", [CHAT, COMPLETIONS], ids=["chat", "completions"])
 def test_19_bytes_may_be_cut_and_joined_anywhere(server: TruthServer, how: str, workload: Workload) -> None:
-    record, served = ask(server, f"{how} word=é🌍", workload)
+    record, served = ask(server, f"{how} word=é🌍", workload, keep_text=True)
     assert record.outcome is Outcome.OK, record.detail
     assert len(record.chunk_ns) == len(served.sends) == N
     assert record.texts is not None
@@ -235,7 +237,7 @@ def test_20_frames_without_output_are_no_output_and_no_fault(server: TruthServer
 def test_20_several_choices_are_one_request(server: TruthServer) -> None:
     plain, _ = ask(server, "choices=3")
     assert (plain.output_tokens, plain.chunk_tokens) == (3 * N, None)
-    counted, _ = ask(server, "choices=3 continuous=1")
+    counted, _ = ask(server, "choices=3 continuous=1", keep_text=True)
     assert (counted.output_tokens, len(counted.chunk_ns)) == (3 * N, 3 * N)
     assert counted.chunk_tokens == (1,) * (3 * N)  # each choice counts for itself
     assert counted.texts == ("".join(f" w{index}" for index in range(N)),) * 3
