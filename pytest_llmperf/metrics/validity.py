@@ -32,6 +32,8 @@ SLIP_SHARE: Final = 0.10
 """The 99th percentile of the slip may be 20 ms or a tenth of the median TTFT, whichever is more."""
 MIN_FED: Final = 0.90
 """Closed loop: share of the asked requests in flight; from 98 % down it is a note."""
+LOST_FLOOR_S: Final = 0.1
+"""In a window of a fraction of a second one hiccup of the machine takes more than a tenth: a note then."""
 CLIENT_BUSY: Final = 0.9
 """Share of the wall time; above it times queue behind one another in the client instead of in the server."""
 OUTPUT_OFF: Final = 0.005
@@ -249,7 +251,7 @@ def _fed(trial: Trial, facts: LoadFacts, measured: Sequence[RequestRecord]) -> t
     if share >= MIN_RATE_SHARE:
         return [], []
     flying = f"{share * facts.concurrency:.2g} of {facts.concurrency} requests in flight on average"
-    if share >= MIN_FED:
+    if share >= MIN_FED or (1 - share) * (end - start) / 1e9 <= LOST_FLOOR_S:
         return [], [f"{flying}: the client was late with the next send, throughput is too low by as much"]
     lag = trial.client.wake_lag_p99_ns
     waited = "" if lag is None else f", 1 % of reads waited {format_quantity(lag / 1e9, 's')} or more for the client"

@@ -146,6 +146,9 @@ def test_a_closed_loop_that_was_not_kept_full_is_no_measurement_of_it() -> None:
     assert "missed load: 0.8 of 1 requests in flight on average (at least 90 %)" in starved.reasons[0]
     assert "1 % of reads waited 28.0 ms or more for the client" in starved.reasons[0]
     assert "lower concurrency" in starved.reasons[0]
+    short = assess(trial(closed_loop(4, 30), end_ms=600), one)  # 90 ms lost: a hiccup
+    assert short.valid
+    assert "0.8 of 1 requests" in short.notes[0]
 
 
 def test_the_drain_after_the_last_send_and_a_load_that_changes_by_plan_are_not_held_against_it() -> None:
