@@ -67,15 +67,15 @@ def needed_n(n: int, beyond: int, allowed: float, confidence: float) -> int | No
 
 
 def _met(n: float, beyond: float, allowed: float) -> float:
-    from scipy.stats import beta
+    from scipy.special import betainc  # beta.cdf; scipy.stats takes half a second to import
 
-    return 0.0 if beyond >= n else float(beta.cdf(allowed, beyond + 1, n - beyond))
+    return 0.0 if beyond >= n else float(betainc(beyond + 1, n - beyond, allowed))
 
 
 def _missed(n: float, beyond: float, allowed: float) -> float:
-    from scipy.stats import beta
+    from scipy.special import betaincc  # beta.sf
 
-    return 0.0 if beyond <= 0 else float(beta.sf(allowed, beyond, n - beyond + 1))
+    return 0.0 if beyond <= 0 else float(betaincc(beyond, n - beyond + 1, allowed))
 
 
 def _check(n: int, beyond: int, allowed: float) -> None:

@@ -44,7 +44,7 @@ def test_impossible(llmperf):
     assert result.ret == 1
     result.stdout.re_match_lines(
         [
-            r"FAIL: ttft_p95 .* ms > 1 us  \(n=10, 10 beyond, confidence > 99.9 %\)",
+            r"FAIL: ttft_p95 .* ms > 1 us \(n=10, 10 beyond, confidence > 99.9 %\)",
             r"slowest requests by TTFT:",
             r" +#\d+ .* beyond the limit",
         ]

@@ -115,7 +115,7 @@ def test_a_tokenizer_that_cannot_be_used_is_told_at_collection(path: Path, tmp_p
 
 
 def test_without_the_library_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("recount", "settings"):
+    for module in ("recount",):
         monkeypatch.setattr(f"pytest_llmperf.{module}.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'pytest-llmperf\[tokenizer\]'"):
         Tokenizer(path, "servers.s")
