@@ -37,6 +37,8 @@ PRECEDENCE: Final[tuple[VerdictName, ...]] = (
     "PASS",
 )
 ALLOWED_ERROR_RATE: Final = 0.01
+MOST_UNTOLD: Final = 0.05
+LOWER_BOUNDS: Final = ("output_throughput", "total_throughput", "goodput")
 Shown = Literal["met", "missed", "undecided"]
 _SHOWN: Final[dict[Shown, VerdictName]] = {"met": "PASS", "missed": "FAIL", "undecided": "INCONCLUSIVE"}
 
@@ -109,10 +111,25 @@ def _sla(sla: Sla, found: MetricValue | None) -> Check:
     if found is None or (found.value is None and not found.values):
         why = (found.note if found else None) or "nothing in this run measures it"
         return _check(sla, "INVALID", None, found.n if found else 0, f"not measured: {why}")
+    if _untold(sla, found):
+        known = f"known for {100 * (1 - found.untold):.3g} % of the requests only"
+        return _check(sla, "INVALID", found.value, found.n, f"{known}: {found.note}")
     q = metric(sla.metric).quantile
     if q is None or found.values is None:
         return _scalar(sla, found)
     return _percentile(sla, found, q, found.values)
+
+
+def _untold(sla: Sla, found: MetricValue) -> bool:
+    """Whether what is not known of a metric may turn its verdict.
+
+    A rate of which a part is not known is a lower bound: it may acquit, and convicts only where the rest at the same
+    rate would not save it. Of anything else more than a twentieth may not be missing.
+    """
+    if sla.metric in LOWER_BOUNDS and found.value is not None:
+        missed = found.value < sla.limit
+        return missed and found.untold > 0 and found.value >= sla.limit * (1 - found.untold)
+    return found.untold > MOST_UNTOLD
 
 
 def _scalar(sla: Sla, found: MetricValue) -> Check:

@@ -34,6 +34,8 @@ class Pool:
     """Failed requests among ``values``."""
     excluded: int
     """Ok requests for which the family is not defined."""
+    untold: int
+    """Those among them that have a value which we do not know."""
     why: str | None
     """What excluded them, and what was assumed."""
 
@@ -61,7 +63,14 @@ def pool(records: Iterable[RequestRecord], family: str) -> Pool:
                 excluded.append(record)
     values.sort()
     failed = values.count(math.inf)
-    return Pool(family, tuple(values), len(judged), failed, len(excluded), _why(judged, excluded, family))
+    untold = sum(map(_untold, excluded)) if family == "tpot" else 0
+    return Pool(family, tuple(values), len(judged), failed, len(excluded), untold, _why(judged, excluded, family))
+
+
+def _untold(record: RequestRecord) -> bool:
+    """Whether a request without a TPOT has one all the same: its tokens were not counted, or its reads came as one."""
+    tokens = known_tokens(record)
+    return tokens is None or (record.streamed and tokens > 1 and len(record.chunk_ns) > 1)
 
 
 def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
@@ -70,6 +79,7 @@ def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
     None where there is no finite value.
     """
     why = pooled.why
+    untold = pooled.untold / pooled.requests if pooled.requests else 0.0
     if metric.family.name in _UNSTATED:
         return MetricValue(metric, None, 0, "the engine does not state it")
     if metric.quantile is None:
@@ -79,7 +89,8 @@ def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
             why = "; ".join(filter(None, (lost, why)))
         if not finite:
             return MetricValue(metric, None, 0, why or "no measured requests", excluded=pooled.excluded)
-        return MetricValue(metric, math.fsum(finite) / len(finite), len(finite), why, excluded=pooled.excluded)
+        mean = math.fsum(finite) / len(finite)
+        return MetricValue(metric, mean, len(finite), why, excluded=pooled.excluded, untold=untold)
     # Where no finished request has a value, failures beside them do not make a measurement of it.
     if not pooled.values or (pooled.excluded and not pooled.finite):
         return MetricValue(metric, None, 0, why or "no measured requests", excluded=pooled.excluded)
@@ -89,7 +100,7 @@ def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
         if value is not None and math.isinf(value):
             value, lost = None, f"{lost}: the quantile lies among them"
         why = "; ".join(filter(None, (lost, why)))
-    return MetricValue(metric, value, len(pooled.values), why, pooled.values, pooled.excluded)
+    return MetricValue(metric, value, len(pooled.values), why, pooled.values, pooled.excluded, untold)
 
 
 def _pool_gaps(judged: list[RequestRecord], family: str) -> Pool:
@@ -103,7 +114,8 @@ def _pool_gaps(judged: list[RequestRecord], family: str) -> Pool:
     values = array("d")
     values.frombytes(np.append(found, np.full(failed, np.inf)).tobytes())
     excluded = [record for record, number in zip(ok, numbers, strict=True) if not number]
-    return Pool(family, values, len(judged), failed, len(excluded), _why(judged, excluded, family))
+    untold = len(excluded) if family == "itl" else 0
+    return Pool(family, values, len(judged), failed, len(excluded), untold, _why(judged, excluded, family))
 
 
 def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str) -> str | None:
@@ -114,7 +126,7 @@ def _why(judged: list[RequestRecord], excluded: list[RequestRecord], family: str
         if uncounted:
             parts.append(f"{uncounted} of {total} requests have no token count from the server")
         if len(excluded) > uncounted:
-            parts.append(f"{len(excluded) - uncounted} of {total} requests have a single token or chunk: no TPOT")
+            parts.append(f"{len(excluded) - uncounted} of {total} requests have a single token or time stamp: no TPOT")
         left_out = {id(record) for record in excluded}
         assumed = sum(not first_chunk_known(r) for r in judged if not r.failed and id(r) not in left_out)
         if assumed:

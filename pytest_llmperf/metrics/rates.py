@@ -110,7 +110,7 @@ def rate_values(trials: Sequence[Trial], slo: Mapping[str, float] | None) -> dic
     ]
     failed = sum(record.failed for record in judged)
     found = {
-        "output_throughput": _output_rate(output, seconds),
+        "output_throughput": _output_rate(output, seconds, any(r.outcome is Outcome.OK for r in judged)),
         "total_throughput": _total_rate(trials, output, seconds),
         "request_throughput": _rate("request_throughput", len(finished), seconds, len(finished)),
         "error_rate": MetricValue(
@@ -145,17 +145,22 @@ def _goodput(
         if (answers and not told) or (which is share and not told):
             found[which.name] = MetricValue(which, None, 0, missing or "no measured requests")
         elif which is share:
-            found[which.name] = MetricValue(which, sum(told) / len(told), len(told), missing)
+            share_untold = untold / len(answers)
+            found[which.name] = MetricValue(which, sum(told) / len(told), len(told), missing, untold=share_untold)
         else:
-            found[which.name] = _rate(which.name, sum(told), seconds, len(told), missing)
+            share_untold = untold / len(answers) if answers else 0.0
+            found[which.name] = _rate(which.name, sum(told), seconds, len(told), missing, share_untold)
     return found
 
 
-def _output_rate(output: TokenCount, seconds: float) -> MetricValue:
+def _output_rate(output: TokenCount, seconds: float, any_ok: bool) -> MetricValue:
+    if any_ok and not output.counted and not output.unknown:
+        return MetricValue(metric("output_throughput"), None, 0, "no output fell into the window: make it longer")
     if output.unknown and not output.counted:
         note = f"the server gave no token count for any of {output.unknown} requests"
         return MetricValue(metric("output_throughput"), None, 0, note)
-    return _rate("output_throughput", output.tokens, seconds, output.counted, _lower_bound(output))
+    untold = output.unknown / max(1, output.unknown + output.counted)
+    return _rate("output_throughput", output.tokens, seconds, output.counted, _lower_bound(output), untold)
 
 
 def _total_rate(trials: Sequence[Trial], output: TokenCount, seconds: float) -> MetricValue:
@@ -168,13 +173,17 @@ def _total_rate(trials: Sequence[Trial], output: TokenCount, seconds: float) -> 
     notes: list[str | None] = [_lower_bound(output)]
     if len(prompts) < len(begun):
         notes.append(f"a lower bound: {len(begun) - len(prompts)} of {len(begun)} requests have no prompt token count")
-    return _rate(name, output.tokens + sum(prompts), seconds, output.counted, "; ".join(filter(None, notes)) or None)
+    untold = max(output.unknown / max(1, output.unknown + output.counted), 1 - len(prompts) / max(1, len(begun)))
+    note = "; ".join(filter(None, notes)) or None
+    return _rate(name, output.tokens + sum(prompts), seconds, output.counted, note, untold if note else 0.0)
 
 
-def _rate(name: str, amount: float, seconds: float, n: int, note: str | None = None) -> MetricValue:
+def _rate(
+    name: str, amount: float, seconds: float, n: int, note: str | None = None, untold: float = 0.0
+) -> MetricValue:
     if seconds <= 0:
         return MetricValue(metric(name), None, 0, "the window has no length")
-    return MetricValue(metric(name), amount / seconds, n, note)
+    return MetricValue(metric(name), amount / seconds, n, note, untold=untold)
 
 
 def _lower_bound(output: TokenCount) -> str | None:

@@ -40,6 +40,8 @@ OUTPUT_OFF: Final = 0.005
 PROMPT_OFF: Final = 0.20
 CACHED: Final = 0.01
 CUT: Final = 0.05
+OVER_TOKENS: Final = 2
+OVER_SHARE: Final = 0.1
 RETRIED: Final = 0.01
 
 _REMEDY: Final = "give the client a CPU core of its own, or lower request_rate"
@@ -88,10 +90,11 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     starved, slower = _fed(trial, facts, measured)
     miscounted, counting = token_truth(ok)
     reasons = [
-        *_incomplete(trial, measured, ok),
+        *_incomplete(trial, measured, ok, facts),
         *_late(trial, facts, measured),
         *starved,
         *_broken(trial),
+        *_overcounted(ok),
         *miscounted,
     ]
     notes = [
@@ -111,7 +114,9 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     )
 
 
-def _incomplete(trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[RequestRecord]) -> list[str]:
+def _incomplete(
+    trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[RequestRecord], facts: LoadFacts
+) -> list[str]:
     reasons = []
     if not trial.complete:
         reasons.append("the run was interrupted before its load was complete: run it again")
@@ -122,7 +127,8 @@ def _incomplete(trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[Re
         )
     if not measured:
         reasons.append("no request was measured: raise requests or duration")
-    elif not ok:
+    elif not ok and (measured[0].outcome is Outcome.CUT or "error_rate" in facts.asked):
+        # Else the error rate says so, as a failure of the server and not of the measurement.
         classes = ", ".join(f"{n} {name}" for name, n in counts(trial).failures.items()) or "all were cut"
         reasons.append(
             f"none of {len(measured)} measured requests finished well: {classes}; "
@@ -131,6 +137,16 @@ def _incomplete(trial: Trial, measured: Sequence[RequestRecord], ok: Sequence[Re
     if measured and trial.window.seconds <= 0:
         reasons.append("the measuring window has no length: raise requests or duration")
     return reasons
+
+
+def _overcounted(ok: Sequence[RequestRecord]) -> list[str]:
+    """A server that counts clearly more tokens than it was allowed to make counts something else."""
+    known = [(n, record.requested_output_tokens) for record in ok if (n := known_tokens(record)) is not None]
+    over = sum(n > asked + max(OVER_TOKENS, OVER_SHARE * asked) for n, asked in known)
+    if over <= 0.01 * len(known):
+        return []
+    counted = f"the server counts more output tokens than max_tokens allows in {over} of {len(known)} requests"
+    return [f"{counted}: its usage cannot be trusted; see the records of this trial and the log of the server"]
 
 
 def _late(trial: Trial, facts: LoadFacts, measured: Sequence[RequestRecord]) -> list[str]:

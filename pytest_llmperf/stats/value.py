@@ -23,6 +23,8 @@ class MetricValue:
     """Percentiles only: all values in ascending order, a failed request being +inf (no finite latency)."""
     excluded: int = 0
     """Successful requests for which the metric is not defined; they are not in ``n``."""
+    untold: float = 0.0
+    """Share of the requests asked about, in 0..1, whose value we ought to know and do not (no token count)."""
     invalid: str | None = None
     """Why it cannot be trusted, with the remedy; then ``value`` and ``values`` are None."""
     by_launch: tuple[Sequence[float], ...] = field(default=(), repr=False)

@@ -231,3 +231,26 @@ def test_an_invalid_metric_makes_its_own_check_invalid_and_no_other() -> None:
     verdict = judge([sla("icl_p99", 0.5), sla("ttft_p95", 0.5)], measured, invalid=(), ok=100, failed=0)
     assert [check.verdict for check in verdict.checks] == ["INVALID", "PASS"]
     assert verdict.checks[0].reason == "invalid: 2 % of the chunks shared a read: remedy"
+
+
+def test_a_limit_on_what_most_requests_do_not_tell_is_invalid() -> None:
+    """Two of a hundred requests with a token count say nothing about the others."""
+    found = MetricValue(metric("tpot_p95"), 0.01, 2, "98 of 100 have no token count", (0.01, 0.01), 98, 0.98)
+    verdict = judge(
+        [Sla(metric="tpot_p95", limit=0.02, written="20 ms")], {"tpot_p95": found}, invalid=(), ok=100, failed=0
+    )
+    assert verdict.name == "INVALID"
+    assert "known for 2 % of the requests only" in verdict.checks[0].reason
+
+
+@pytest.mark.parametrize(
+    ("value", "untold", "name"),
+    [(5.0, 0.9, "PASS"), (0.6, 0.9, "FAIL"), (2.0, 0.9, "INVALID"), (3.95, 0.02, "INVALID"), (3.0, 0.02, "FAIL")],
+)
+def test_a_lower_bound_acquits_and_convicts_only_where_the_rest_would_not_save_it(
+    value: float, untold: float, name: str
+) -> None:
+    """Limit 4 tok/s: what was counted, and what the untold requests would add at the same rate."""
+    found = MetricValue(metric("output_throughput"), value, 10, "a lower bound", untold=untold)
+    limit = Sla(metric="output_throughput", limit=4.0 if value != 0.6 else 10.0, written="4 tok/s")
+    assert judge([limit], {"output_throughput": found}, invalid=(), ok=10, failed=0).name == name

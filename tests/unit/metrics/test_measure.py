@@ -97,7 +97,7 @@ def test_requests_without_a_tpot_are_left_out_of_n_and_named() -> None:
     found = measure([t], None, ["tpot_p50"])["tpot_p50"]
     assert (found.n, found.excluded, found.value) == (1, 2, pytest.approx(0.010))
     assert "1 of 3 requests have no token count" in (found.note or "")
-    assert "1 of 3 requests have a single token or chunk" in (found.note or "")
+    assert "1 of 3 requests have a single token or time stamp" in (found.note or "")
 
 
 def test_a_tpot_of_nobody_is_none_and_not_zero() -> None:

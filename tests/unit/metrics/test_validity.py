@@ -70,7 +70,9 @@ def test_an_incomplete_run_is_invalid() -> None:
 
 def test_no_measured_and_no_finished_request_are_invalid() -> None:
     assert assess(trial([record(phase=Phase.WARMUP)]), CLOSED).reasons[0].startswith("no request was measured: ")
-    found = assess(trial([failure(0), failure(1, Outcome.HTTP_STATUS)]), CLOSED)
+    lost = trial([failure(0), failure(1, Outcome.HTTP_STATUS)])
+    assert assess(lost, CLOSED).valid  # the error rate fails it: that is the server's doing
+    found = assess(lost, LoadFacts(asked=("error_rate",)))  # but where errors were allowed, nothing was measured
     assert "none of 2 measured requests finished well: 1 connection_lost, 1 http_status" in found.reasons[0]
 
 
@@ -166,7 +168,7 @@ def test_every_reason_names_a_remedy() -> None:
         (trial([record()], complete=False), CLOSED),
         (trial([record()], planned=40), CLOSED),
         (trial([]), CLOSED),
-        (trial([failure()]), CLOSED),
+        (trial([failure()]), LoadFacts(asked=("error_rate",))),
         (trial([record()], end_ms=0), CLOSED),
         (trial([record(chunk_tokens=(1,))]), CLOSED),
         (trial(open_loop(50, stretch=1.05), client=client(slip_p99_ns=200 * MS, cpu_seconds=1)), OPEN),
@@ -184,3 +186,9 @@ def test_a_single_shared_read_of_a_thousand_is_not_worth_a_note() -> None:
 def test_many_cut_requests_are_noted() -> None:
     records = [record(i) for i in range(9)] + [record(9, outcome=Outcome.CUT)]
     assert "1 of 10 requests were cut" in assess(trial(records), CLOSED).notes[0]
+
+
+def test_usage_beyond_what_was_allowed_is_no_token_count() -> None:
+    lying = trial([record(i, output_tokens=1_000_000) for i in range(4)])
+    assert "more output tokens than max_tokens allows in 4 of 4" in assess(lying, CLOSED).reasons[0]
+    assert assess(trial([record(i, output_tokens=4) for i in range(4)]), CLOSED).valid  # a token for the end of text

@@ -13,7 +13,14 @@ from pytest_llmperf.records import RequestRecord
 
 def whole(index: int, *, sent_ms: float, end_ms: float, **changes: Any) -> RequestRecord:
     end = round(end_ms * MS)
-    facts = {"streamed": False, "output_tokens": 50, "first_byte_ns": end, "last_output_ns": end, "closed_ns": end}
+    facts = {
+        "streamed": False,
+        "output_tokens": 50,
+        "requested_output_tokens": 50,
+        "first_byte_ns": end,
+        "last_output_ns": end,
+        "closed_ns": end,
+    }
     return record(index, sent_ms=sent_ms, chunks_ms=(), **(facts | changes))
 
 
