@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Credits", "Flat", "credit", "flatten", "gaps", "gaps_per_token"]
 
+MOST_TOKENS: Final = 10_000_000
+"""Of one response; no model writes more."""
 _NS: Final = 1e-9
 
 
@@ -84,7 +86,7 @@ def gaps_per_token(records: Sequence[RequestRecord]) -> tuple[NDArray[np.float64
     """
     import numpy as np
 
-    counted = [r if r.chunk_tokens is not None and len(r.chunk_tokens) == len(r.chunk_ns) else None for r in records]
+    counted = [r if _plausible(r) else None for r in records]
     known = [r for r in counted if r is not None]
     flat = flatten(known)
     tokens = _join([r.chunk_tokens or () for r in known], len(flat.stamps))
@@ -101,6 +103,12 @@ def gaps_per_token(records: Sequence[RequestRecord]) -> tuple[NDArray[np.float64
     ).astype(np.int64)
     order = np.argsort(each)
     return np.repeat(each[order], tokens[later][order]), numbers
+
+
+def _plausible(record: RequestRecord) -> bool:
+    """Whether tokens were counted per chunk, by numbers that can be true: a lie must not cost the memory either."""
+    tokens = record.chunk_tokens
+    return tokens is not None and len(tokens) == len(record.chunk_ns) and sum(tokens) <= MOST_TOKENS
 
 
 def credit(records: Sequence[RequestRecord]) -> Credits:

@@ -498,3 +498,8 @@ def test_the_gaps_asked_are_those_that_icl_is_made_of(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Flat, "gaps_ns", off_by_one)
     assert check_invariants(trial([record(7)])) == ("request 7: the gaps between chunks do not add up to last - first",)
+
+
+def test_absurd_counts_cost_neither_memory_nor_an_itl() -> None:
+    absurd = record(chunk_tokens=(1, 1_000_000_000, 1_000_000_000), output_tokens=2_000_000_001)
+    assert measure([trial([absurd])], None, ["itl_p95"])["itl_p95"].value is None
