@@ -28,14 +28,7 @@ __all__ = ["PRECEDENCE", "Check", "Verdict", "VerdictName", "judge", "strongest"
 VerdictName = Literal["INVALID", "CONFOUNDED", "FAIL", "INCONCLUSIVE", "NO_BASELINE", "PASS", "INFRA", "NOT_RUN"]
 """Strongest first (product order); INFRA and NOT_RUN are tests that gave no verdict on performance."""
 
-PRECEDENCE: Final[tuple[VerdictName, ...]] = (
-    "INVALID",
-    "CONFOUNDED",
-    "FAIL",
-    "INCONCLUSIVE",
-    "NO_BASELINE",
-    "PASS",
-)
+PRECEDENCE: Final[tuple[VerdictName, ...]] = ("INVALID", "CONFOUNDED", "FAIL", "INCONCLUSIVE", "NO_BASELINE", "PASS")
 ALLOWED_ERROR_RATE: Final = 0.01
 MOST_UNTOLD: Final = 0.05
 LOWER_BOUNDS: Final = ("output_throughput", "total_throughput", "goodput")
@@ -136,9 +129,8 @@ def _scalar(sla: Sla, found: MetricValue) -> Check:
     value = found.value
     assert value is not None
     held = value <= sla.limit if sla.ceiling else value >= sla.limit
-    reason = f"{_show(value, sla)} {_relation(sla, held)} {_limit(sla)}"
-    if found.note:
-        reason += f" ({found.note})"
+    note = f" ({found.note})" if found.note else ""
+    reason = f"{_show(value, sla)} {_relation(sla, held)} {_limit(sla)}{note}"
     return _check(sla, "PASS" if held else "FAIL", value, found.n, reason)
 
 
@@ -248,8 +240,7 @@ def _errors(ok: int, failed: int) -> Check:
     sent = ok + failed
     rate = failed / sent
     too_many = rate > ALLOWED_ERROR_RATE
-    shown = format_quantity(rate, "ratio")
-    relation = "above" if too_many else "within"
+    relation = f"{format_quantity(rate, 'ratio')}: {'above' if too_many else 'within'}"
     return Check(
         kind="errors",
         metric="error_rate",
@@ -259,7 +250,7 @@ def _errors(ok: int, failed: int) -> Check:
         unit="ratio",
         better="lower",
         n=sent,
-        reason=f"{failed} of {sent} requests failed, {shown}: {relation} the allowed 1 %",
+        reason=f"{failed} of {sent} requests failed, {relation} the allowed 1 %",
         beyond=failed,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from truth_server import TruthServer
 
 TEST = """
@@ -80,7 +81,6 @@ def test_the_real_llamacpp_counts_on_every_event(pytester: pytest.Pytester, api:
 
 
 def test_a_tokenizer_counts_where_the_server_does_not(pytester: pytest.Pytester, tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="needs the tokenizer extra")
     words = {f"w{index}": index for index in range(100)} | {"[UNK]": 100}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -15,10 +15,8 @@ from pytest_llmperf.metrics import LoadFacts, assess
 from pytest_llmperf.metrics.request import tpot
 from pytest_llmperf.recordfile import read_records, write_records
 from pytest_llmperf.records import Outcome, RequestRecord, TokenSource
-from pytest_llmperf.settings import Overrides, Settings, server_named
-
-pytest.importorskip("tokenizers", reason="needs the tokenizer extra")
 from pytest_llmperf.recount import Tokenizer, recount
+from pytest_llmperf.settings import Overrides, Settings, server_named
 
 LETTERS = {"a": 0, "b": 1, "ab": 2, "<s>": 3}
 
