@@ -45,7 +45,8 @@ def tokenizer(path: Path) -> Tokenizer:
 
 def told(text: str, tokens: int | None, **changes: Any) -> RequestRecord:
     source = TokenSource.UNKNOWN if tokens is None else TokenSource.USAGE
-    return record(texts=(text,), output_tokens=tokens, token_source=source, **changes)
+    asked = 3 if tokens is None else tokens
+    return record(texts=(text,), output_tokens=tokens, token_source=source, requested_output_tokens=asked, **changes)
 
 
 def test_whole_texts_are_counted_without_special_tokens_and_uncut(tokenizer: Tokenizer) -> None:
