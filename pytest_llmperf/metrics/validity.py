@@ -32,7 +32,7 @@ SLIP_SHARE: Final = 0.10
 """The 99th percentile of the slip may be 20 ms or a tenth of the median TTFT, whichever is more."""
 MIN_FED: Final = 0.90
 """Closed loop: share of the asked requests in flight; from 98 % down it is a note."""
-LOST_FLOOR_S: Final = 0.1
+LOST_FLOOR_S: Final = 0.5
 """In a window of a fraction of a second one hiccup of the machine takes more than a tenth: a note then."""
 CLIENT_BUSY: Final = 0.9
 """Share of the wall time; above it times queue behind one another in the client instead of in the server."""
