@@ -60,7 +60,10 @@ def test_a_load_in_every_api(pytester: pytest.Pytester, api: str, engine: str) -
         assert metrics["output_throughput"]["value"] > 0
         assert {row["output_tokens"] for row in rows} == {12}
         assert {row["prompt_tokens"] for row in rows} <= set(range(36, 45))  # the prompts were calibrated
-    assert metrics["itl_p50"]["value"] is None if "ollama" in api or api == "triton" else metrics["itl_p50"]["value"]
+    counted_by_chunk = "ollama" not in api and api != "triton"
+    itl = metrics["itl_p50"]
+    # On a busy machine two chunks may share a read: then the figure is said to be invalid.
+    assert bool(itl["value"] or itl["invalid"]) is counted_by_chunk
 
 
 @pytest.mark.parametrize("api", ["chat", "completions", "llamacpp"])
