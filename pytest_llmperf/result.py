@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
@@ -237,7 +238,9 @@ class TestReport(_Stored):
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
     trials: tuple[TrialReport, ...] = ()
     slas: tuple[CheckReport, ...] = ()
-    comparisons: tuple[dict[str, Any], ...] = ()
+    judgement: JudgementReport | None = None
+    """None where no comparison was asked for."""
+    comparisons: tuple[ComparisonReport, ...] = ()
     findings: tuple[dict[str, Any], ...] = ()
     message: str | None = None
 

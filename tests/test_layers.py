@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
-    "catalog", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
+    "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
     "result", "recordfile", "recount", "server", "settings", "stats", "stored", "telemetry", "units",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
@@ -39,7 +39,10 @@ ALLOWED: dict[str, set[str]] = {
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "stats", "units", "errors"},
     "gate": {"stats", "catalog", "plan", "units", "errors"},
-    "result": {"plan", "identity", "stats", "gate"},
+    "comparisons": {"fields", "gate"},
+    "result": {"comparisons", "plan", "identity", "stats", "gate"},
+    "baseline": {"catalog", "errors", "fields", "identity", "plan", "stats"},
+    "exchange": {"catalog", "comparisons", "errors", "plan", "result", "stats", "units"},
     "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
     "recount": {"records", "errors"},
