@@ -11,8 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
-    "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
-    "result", "recordfile", "recount", "server", "settings", "stats", "stored", "telemetry", "units",
+    "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load",
+    "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
+    "telemetry", "units",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result"},
