@@ -1,53 +1,36 @@
 """The launch-major schedule of all selected tests of one server specification.
 
-A campaign is a fixed sequence of steps, one replay each. It advances only as far as the test that asks needs: with
-one launch every test runs its own load when its turn comes, and a run that stops early (``-x``, Ctrl-C) has spent
-nothing on the tests it never reached.
+Where nothing is compared a campaign advances only as far as the test that asks needs: every test runs its own load
+when its turn comes, and a run that stops early (``-x``, Ctrl-C) has spent nothing on the tests it never reached. Where
+launches are compared it runs when the first of its tests asks, since each launch serves the loads of all of them.
 """
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from secrets import token_hex
-from typing import Final, Protocol, final
+from typing import Final, final
 
-from pytest_llmperf import runner
-from pytest_llmperf.engines.redact import redact
-from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
-from pytest_llmperf.gate import Verdict
+from pytest_llmperf import contest, runner
+from pytest_llmperf.case import Case
+from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
+from pytest_llmperf.conclusion import Comparison, comparison_rows, judgement_report
+from pytest_llmperf.errors import LlmperfError, ServerDiedError
+from pytest_llmperf.gate import Verdict, strongest
 from pytest_llmperf.identity import Identity
+from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import CampaignReport, LaunchReport, Result, TrialReport
-from pytest_llmperf.server.launch import Launch, launch
+from pytest_llmperf.rig import Observer, Rig
+from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import metric_reports
+from pytest_llmperf.umpire import Umpire
 
-DEATH_NOTICE_S: Final = 1.0
-"""How long the news of a server's death may take to arrive after the connection broke."""
+__all__ = ["Campaign", "Observer", "group"]
 
-__all__ = ["Campaign", "Observer", "Step", "group", "steps"]
-
-
-class Observer(runner.LoadObserver, Protocol):
-    """Told what goes on, so that a terminal can show it."""
-
-    def starting(self, server: str, elapsed_s: float, log_line: str) -> None: ...
-
-    def idle(self) -> None:
-        """Neither a server start nor a load is going on any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One replay of one test's load."""
-
-    plan: Plan
-    replay: int
+LAZY: Final = ("sla", "targeted")
 
 
 def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
@@ -58,95 +41,95 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
     return tuple(tuple(members) for members in groups.values())
 
 
-def steps(plans: Sequence[Plan]) -> Iterator[Step]:
-    """All replays of all tests, test by test."""
-    for plan in plans:
-        for replay in range(plan.replays):
-            yield Step(plan, replay)
-
-
 @final
 class Campaign:
-    """Runs the steps of ``plans``, which all have the same server specification."""
+    """Runs the tests of ``plans``, which all have the same server specification."""
 
-    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer) -> None:
+    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire) -> None:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
-        self.identity: Identity | None = None
-        self.salt = token_hex(8)
-        self._report_dir = report_dir
-        self._observer = observer
-        self._steps = list(steps(self.plans))
-        self._trials: dict[str, list[Trial]] = defaultdict(list)
-        self._trial_reports: dict[str, list[TrialReport]] = defaultdict(list)
+        self._umpire = umpire
+        self._rig = Rig(report_dir, observer)
+        self._cases = {plan.nodeid: umpire.case(plan) for plan in self.plans}
+        self._replays_done = dict.fromkeys(self._cases, 0)
         self._measured: dict[str, dict[str, MetricValue]] = {}
-        self._errors: dict[str, LlmperfError] = {}
-        self._live: Launch | None = None
         self._start_error: LlmperfError | None = None
-        self._past: list[LaunchReport] = []
-        self._calibrations = runner.Calibrations()
+        self._contested = False
 
     def ready(self) -> Launch:
-        """The live launch, started now if need be.
+        """The live launch of the candidate, started now if need be.
 
         Raises LlmperfError; a server that did not start once is not tried again, every test gets the same error.
         """
         if self._start_error is not None:
             raise self._start_error
-        if self._live is None:
+        if self._rig.live is None or self._rig.arm != "candidate":
             try:
-                self._live = launch(self.spec, log_dir=self._report_dir / "logs", on_progress=self._on_start)
+                self._rig.start(self.spec, priming=self._umpire.mode not in LAZY)
             except LlmperfError as error:
                 self._start_error = error
-                self._past.append(_failed_launch(error, len(self._past), self.spec, self._report_dir))
                 raise
-            finally:
-                self._observer.idle()
-            self.identity = self._live.identity
-        return self._live
+        assert self._rig.live is not None
+        for case in self._cases.values():
+            case.identities["candidate"] = self._rig.live.identity
+        return self._rig.live
+
+    def prepare(self) -> None:
+        """What must be there before a test begins: the server, unless launches of its own are to be compared."""
+        if self._umpire.mode in LAZY:
+            self.ready()
 
     def result(self, plan: Plan) -> Result:
         """The measurement of one test; runs what is still missing for it. Raises LlmperfError."""
-        while own := [step for step in self._steps if step.plan is plan]:
-            self._advance(own[0])
-        if plan.nodeid in self._errors:
-            raise self._errors[plan.nodeid]
-        reports = self.trial_reports(plan)
-        assert self.identity is not None
-        ready_s = [launch.time_to_ready_s for launch in self.launches() if launch.time_to_ready_s is not None]
-        # Only the values that limits need stay; the raw records are on disk.
-        self._measured[plan.nodeid] = runner.metrics_of(plan, self._trials.pop(plan.nodeid), ready_s)
-        return Result(
-            nodeid=plan.nodeid,
-            identity=self.identity,
-            metrics=metric_reports(self._measured[plan.nodeid]),
-            trials=reports,
-            launches=self.launches(),
-            attempted=sum(trial.attempted for trial in reports),
-            ok=sum(trial.ok for trial in reports),
-            failed=sum(trial.failed for trial in reports),
-            cut=sum(trial.cut for trial in reports),
-        )
+        case = self._cases[plan.nodeid]
+        if self._umpire.mode in LAZY:
+            self._measure(case)
+        elif not self._contested:
+            self._contested = True
+            self._umpire.contest(self._rig, list(self._cases.values()), self.spec)
+        if case.error is not None:
+            raise case.error
+        return self._result(case)
 
     def judge(self, plan: Plan, result: Result) -> Verdict:
-        """The verdict on what ``result`` measured."""
-        return runner.judge(plan, self._measured.pop(plan.nodeid), result)
+        """The verdict on what ``result`` measured: limits and comparison together."""
+        verdict = runner.judge(plan, self._measured.pop(plan.nodeid), result)
+        compared = self._umpire.compared(self._cases[plan.nodeid])
+        if compared is None:
+            return verdict
+        return Verdict(strongest([verdict.name, compared.verdict]), verdict.checks)
+
+    def failed_to_start(self, plan: Plan) -> bool:
+        """Whether the candidate twice failed to start where the baseline starts: a FAIL, not a missing measurement."""
+        case = self._cases[plan.nodeid]
+        return case.unstarted == "candidate" and "baseline" in case.identities
+
+    def comparison(self, plan: Plan) -> tuple[JudgementReport | None, tuple[ComparisonReport, ...]]:
+        """How the test was compared; None where no comparison was asked for."""
+        case = self._cases[plan.nodeid]
+        compared: Comparison | None = self._umpire.compared(case)
+        if compared is None:
+            return None, ()
+        return judgement_report(compared), comparison_rows(compared, *self._umpire.sides(case))
+
+    def identity(self, plan: Plan) -> Identity | None:
+        """Of the candidate, as far as it has been seen."""
+        return self._cases[plan.nodeid].identities.get("candidate")
 
     def trial_reports(self, plan: Plan) -> tuple[TrialReport, ...]:
         """What there is so far, trials of an interrupted run included."""
-        return tuple(self._trial_reports[plan.nodeid])
+        return self._rig.trials(plan)
 
     def finish(self) -> None:
-        """Run the steps that are left, since another server is about to need the machine.
-
-        Errors are kept for the tests that they belong to.
-        """
-        while self._steps:
-            self._advance(self._steps[0])
+        """Run what is left, since another server is about to need the machine. Errors stay with their tests."""
+        for plan in self.plans:
+            case = self._cases[plan.nodeid]
+            if self._umpire.mode in LAZY and case.open:
+                self._measure(case)
 
     def drop(self, plan: Plan) -> None:
-        """Forget the steps of a test that will not ask any more (it failed before ``run()``, or was skipped)."""
-        self._steps = [step for step in self._steps if step.plan is not plan]
+        """Forget a test that will not ask any more (it failed before ``run()``, or was skipped)."""
+        self._cases[plan.nodeid].dropped = True
 
     @property
     def shared_by_workers(self) -> bool:
@@ -155,127 +138,71 @@ class Campaign:
 
     def close(self) -> None:
         """Stop the server for sure. Safe to call twice."""
-        if self._live is not None:
-            live, self._live = self._live, None
-            try:
-                live.stop()
-            finally:
-                self._past.append(_launch_report(live, len(self._past), self._report_dir, None))
+        self._rig.stop()
 
     def launches(self) -> tuple[LaunchReport, ...]:
         """All launches so far, the live one last."""
-        live = () if self._live is None else (_launch_report(self._live, len(self._past), self._report_dir, None),)
-        return (*self._past, *live)
+        return self._rig.launches()
 
     def report(self) -> CampaignReport:
+        identities = next((case.identities for case in self._cases.values() if case.identities), {})
         return CampaignReport(
             server=self.spec.name,
-            salt=self.salt,
-            identity=self.identity,
+            mode=self._umpire.mode,
+            salt=self._rig.salt,
+            identity=identities.get("candidate"),
+            baseline_identity=identities.get("baseline"),
             launches=self.launches(),
             tests=tuple(plan.nodeid for plan in self.plans),
         )
 
-    def _on_start(self, seconds: float, log_line: str) -> None:
-        self._observer.starting(self.spec.name, seconds, log_line)
+    def _measure(self, case: Case) -> None:
+        """The replays of one test that are still missing, on the launch that all tests share."""
+        nodeid = case.plan.nodeid
+        while self._replays_done[nodeid] < (case.plan.replays or 1) and case.open:
+            number = self._replays_done[nodeid]
+            self._replays_done[nodeid] += 1
+            try:
+                self._fresh()
+                salt = f"{nodeid}/{self._rig.number}/{number}"
+                case.trials["candidate"].append(self._rig.replay(case.plan, number, salt))
+            except LlmperfError as error:
+                case.error = error
+                if isinstance(error, ServerDiedError):
+                    self._rig.stop(error.what)  # the next test gets a launch of its own
+                return
+        if case.open:
+            case.finished = True
+            self._umpire.look_once(self._rig, case)
 
-    def _advance(self, step: Step) -> None:
-        self._steps.remove(step)
-        try:
-            live = self._fresh()
-            number = len(self._past)
-            trial = runner.run_replay(
-                step.plan, live, number, step.replay, self._salt(step, number), self._calibrations, self._observer
-            )
-            self._keep(step.plan, trial)
-            live.check_alive()
-        except runner.Interrupted as interrupted:
-            self._keep(step.plan, interrupted.trial)
-            if not isinstance(interrupted.cause, LlmperfError):
-                raise interrupted.cause from None
-            self._fail(step.plan, interrupted.cause)
-        except LlmperfError as error:
-            self._fail(step.plan, self._better(error))
-        finally:
-            self._observer.idle()
-
-    def _salt(self, step: Step, number: int) -> str:
-        """Of a replay's texts: no other replay, test or run may have warmed a prefix cache for them."""
-        return f"{self.salt}/{step.plan.nodeid}/{number}/{step.replay}"
-
-    def _fresh(self) -> Launch:
+    def _fresh(self) -> None:
         """The live launch; where its server ended between two tests, which none of them is to blame for, a new one."""
         live = self.ready()
         try:
             live.check_alive()
-        except ServerDiedError as error:
-            self._bury(error)
-            return self.ready()
-        return live
+        except ServerDiedError as death:
+            self._rig.stop(death.what)
+            self.ready()
 
-    def _better(self, error: LlmperfError) -> LlmperfError:
-        """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
-        if self._live is None or isinstance(error, ServerDiedError):
-            return error
-        deadline = time.monotonic() + DEATH_NOTICE_S
-        while time.monotonic() < deadline:
-            try:
-                self._live.check_alive()
-            except ServerDiedError as death:
-                return death
-            time.sleep(0.02)
-        return error
-
-    def _keep(self, plan: Plan, trial: Trial) -> None:
-        self._trials[plan.nodeid].append(trial)
-        self._trial_reports[plan.nodeid].append(self._stored(plan, trial))
-
-    def _stored(self, plan: Plan, trial: Trial) -> TrialReport:
-        return runner.store_trial(plan, trial, self._calibrations.template_tokens(plan), self._report_dir)
-
-    def _fail(self, plan: Plan, error: LlmperfError) -> None:
-        """The test has its error; after the death of a server the next test gets a launch of its own."""
-        self._errors.setdefault(plan.nodeid, error)
-        self.drop(plan)
-        if isinstance(error, ServerDiedError):
-            self._bury(error)
-
-    def _bury(self, error: ServerDiedError) -> None:
-        """Clear away what a dead server left."""
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.stop()
-            self._past.append(_launch_report(live, len(self._past), self._report_dir, error.what))
-
-
-def _launch_report(live: Launch, index: int, report_dir: Path, error: str | None) -> LaunchReport:
-    return LaunchReport(
-        index=index,
-        command=live.command or None,
-        url=live.endpoint.base_url,
-        pid=live.pid,
-        time_to_ready_s=live.time_to_ready,
-        log=_relative(live.log_path, report_dir),
-        exit_code=live.exit_code,
-        error=error,
-    )
-
-
-def _failed_launch(error: LlmperfError, index: int, spec: ServerSpec, report_dir: Path) -> LaunchReport:
-    known = error if isinstance(error, ServerStartError) else None
-    return LaunchReport(
-        index=index,
-        command=known.command if known else None,
-        url=redact([spec.url])[0] if spec.url else "",
-        pid=None,
-        time_to_ready_s=None,
-        log=_relative(Path(known.log_path), report_dir) if known else None,
-        exit_code=known.exit_code if known else None,
-        error=str(error),
-    )
-
-
-def _relative(path: Path | None, folder: Path) -> str | None:
-    if path is None:
-        return None
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+    def _result(self, case: Case) -> Result:
+        plan, counted = case.plan, [each for each in self._rig.trials(case.plan) if each.discarded is None]
+        own = [each for each in counted if each.arm == "candidate"]
+        launches = self.launches()
+        ready_s = case.ready_s["candidate"] or [
+            launch.time_to_ready_s for launch in launches if launch.time_to_ready_s is not None
+        ]
+        baseline: list[Trial] = case.trials.pop("baseline", [])
+        # Only the values that limits need stay; the raw records are on disk.
+        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), ready_s)
+        return Result(
+            nodeid=plan.nodeid,
+            identity=case.identities["candidate"],
+            metrics=metric_reports(self._measured[plan.nodeid]),
+            trials=tuple(own),
+            launches=launches,
+            attempted=sum(trial.attempted for trial in own),
+            ok=sum(trial.ok for trial in own),
+            failed=sum(trial.failed for trial in own),
+            cut=sum(trial.cut for trial in own),
+            baseline=metric_reports(metrics_of(plan, baseline, case.ready_s["baseline"])) if baseline else None,
+        )

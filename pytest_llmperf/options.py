@@ -58,6 +58,47 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--llmperf-report", metavar="DIR", help="where the report goes (default: llmperf-report)")
     group.addoption(
+        "--llmperf-ab",
+        metavar="KEY=VALUE",
+        help="launch the server and the same with this one change side by side, e.g. max_num_seqs=32, version=0.33.0, "
+        "args.--flag=x, env.NAME=x, variant=fp8, server=other, url=A,B",
+    )
+    group.addoption(
+        "--llmperf-against",
+        metavar="latest|none|version=X",
+        help="stored baseline to compare with (default latest: the same version, else the highest lower one)",
+    )
+    group.addoption(
+        "--llmperf-allow",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="a field that may differ besides the one variable",
+    )
+    group.addoption("--llmperf-budget", metavar="TIME", help="most that a campaign may take, e.g. '30 min' or '6 GPUh'")
+    group.addoption("--llmperf-baselines", metavar="DIR|URL", help="store of baselines (default: baselines)")
+    group.addoption(
+        "--llmperf-refresh",
+        action="store_true",
+        default=False,
+        help="store what is measured as a new session of the baseline; needs --llmperf-reason",
+    )
+    group.addoption("--llmperf-reason", metavar="TEXT", help="why the baseline is refreshed; stored with it")
+    group.addoption(
+        "--llmperf-replace", action="store_true", default=False, help="with --llmperf-refresh: keep no earlier session"
+    )
+    group.addoption(
+        "--llmperf-force",
+        action="store_true",
+        default=False,
+        help="with --llmperf-refresh: store also launches that look bimodal or not valid",
+    )
+    group.addoption(
+        "--llmperf-noise",
+        metavar="BLOCKS",
+        help="launch the same server twice in every block, to learn how much this runner varies",
+    )
+    group.addoption(
         "--llmperf-undecided",
         choices=("warn", "fail"),
         help="what an INCONCLUSIVE or NO_BASELINE test does to the run (default: warn)",

@@ -66,7 +66,7 @@ class TestPart:
         if self._options.worker and self.campaign.shared_by_workers:
             self._raise(f"server {self.plan.server.name} is not a GPU of this worker's own: run with -n0", "other")
         try:
-            self.campaign.ready()
+            self.campaign.prepare()
         except LlmperfError as error:
             self._fail(error)
 
@@ -147,16 +147,19 @@ class TestPart:
 
     def report(self, duration_s: float) -> TestReport:
         result, verdict = self._result, self._verdict
+        judgement, comparisons = self.campaign.comparison(self.plan)
         return TestReport(
             nodeid=self.plan.nodeid,
             verdict=verdict.name if verdict is not None else self._no_verdict(),
             outcome=self.outcome,
             duration_s=duration_s,
             plan=public_plan(self.plan),
-            identity=self.campaign.identity,
+            identity=self.campaign.identity(self.plan),
             metrics=result.metrics if result is not None else {},
             trials=self.campaign.trial_reports(self.plan),
             slas=tuple(check_report(check) for check in verdict.checks) if verdict is not None else (),
+            judgement=judgement,
+            comparisons=comparisons,
             message=self.message,
         )
 
@@ -164,7 +167,8 @@ class TestPart:
         self.error = error
         if isinstance(error, InfraError):
             self._raise(f"{INFRA_PREFIX}{error}", "infra")
-        self._raise(str(error), "other")
+        launch = "FAIL: launch: the candidate twice failed to start, and the baseline starts\n"
+        self._raise(f"{launch if self.campaign.failed_to_start(self.plan) else ''}{error}", "other")
 
     def _raise(self, message: str, kind: FailureKind) -> NoReturn:
         """Fail the test with the message alone: a traceback through this package helps nobody."""
@@ -173,4 +177,6 @@ class TestPart:
         raise failure from None
 
     def _no_verdict(self) -> VerdictName:
+        if self.campaign.failed_to_start(self.plan):
+            return "FAIL"
         return "INFRA" if isinstance(self.error, InfraError) else "NOT_RUN"

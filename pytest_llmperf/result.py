@@ -132,6 +132,8 @@ class TrialReport(_Stored):
     slowest: tuple[SlowRequest, ...] = ()
     records: str | None = None
     """Path of the requests' records, relative to the report."""
+    discarded: str | None = None
+    """Why it counts for nothing although it was measured; None where it counts."""
     wall_start: float
     """Unix time of ``monotonic_start_ns``, for correlation only."""
     monotonic_start_ns: int
@@ -142,6 +144,15 @@ class LaunchReport(_Stored):
     """One server process, or one connection to a server that was already running."""
 
     index: int
+    arm: Literal["baseline", "candidate"] = "candidate"
+    block: int | None = None
+    """Interleaved launches: the block of two, one per arm."""
+    priming: bool = False
+    """Unjudged, to warm what a first start of a configuration has to make."""
+    lifetime_s: float | None = None
+    """From the start to the end of the server (of a running server: of our connection)."""
+    gpus: int = 0
+    """That it was given; times ``lifetime_s`` they are what it cost."""
     command: tuple[str, ...] | None
     """Secrets replaced; None for a targeted server."""
     url: str
@@ -157,9 +168,12 @@ class CampaignReport(_Stored):
     """All selected tests of one server specification, and the launches that they shared."""
 
     server: str
+    mode: Literal["sla", "stored", "interleaved", "screened", "targeted", "pair", "refresh"] = "sla"
     salt: str
-    """Made anew for each run; with a test's node id, launch, replay and seed it gives the texts that were sent."""
+    """Made anew for each run; with a test's node id, block, replay and seed it gives the texts that were sent."""
     identity: Identity | None
+    """Of the candidate."""
+    baseline_identity: Identity | None = None
     launches: tuple[LaunchReport, ...]
     tests: tuple[str, ...]
 
@@ -204,6 +218,8 @@ class Result(_Stored):
     ok: int
     failed: int
     cut: int
+    baseline: dict[str, MetricReport] | None = None
+    """The same metrics of the other arm, where both ran."""
 
     def __repr__(self) -> str:
         """Short: pytest prints it beside a failed assertion."""

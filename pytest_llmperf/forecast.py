@@ -1,0 +1,69 @@
+"""What a campaign will cost and can show, before the first second of it is spent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, Protocol
+
+from pytest_llmperf.plan import Plan
+
+__all__ = ["Forecast", "Times", "block_seconds", "most_blocks"]
+
+BLOCKS: Final = (12, 8, 6, 4, 3)
+"""Numbers of blocks whose levels are tabulated."""
+USUAL: Final = 8
+
+
+class Times(Protocol):
+    """Seconds that launches and replays have taken."""
+
+    @property
+    def launch_s(self) -> Sequence[float]: ...
+
+    @property
+    def replay_s(self) -> Mapping[str, Sequence[float]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """``None`` where earlier runs have not shown it."""
+
+    launches: str
+    """In words, e.g. ``2 to 3 launches``."""
+    seconds: tuple[float, float] | None = None
+    """At least, at most."""
+    gpu_hours: float | None = None
+    """At most."""
+    price_usd: float | None = None
+    detects: Mapping[str, float] = field(default_factory=dict)
+    """Metric → smallest change, a ratio, that the job shows in four of five cases."""
+
+
+def launch_seconds(plans: Sequence[Plan], times: Times, replays: int) -> float | None:
+    """One launch with the loads of all ``plans``; None where some part has never been timed."""
+    if not times.launch_s:
+        return None
+    total = median(times.launch_s)
+    for plan in plans:
+        known = times.replay_s.get(plan.nodeid)
+        if not known:
+            return None
+        total += (plan.replays or replays) * median(known)
+    return total
+
+
+def block_seconds(plans: Sequence[Plan], arms: Sequence[Times], replays: int) -> float | None:
+    """One launch of each arm."""
+    known = [launch_seconds(plans, times, replays) for times in arms]
+    return None if None in known else sum(each for each in known if each is not None)
+
+
+def most_blocks(plans: Sequence[Plan], arms: Sequence[Times], budget_s: float | None, replays: int = 2) -> int:
+    """Blocks of a sequence, fixed before its first: the largest tabulated number that the budget has room for."""
+    seconds = block_seconds(plans, arms, replays)
+    if budget_s is None or seconds is None:
+        return USUAL
+    room = int(budget_s / seconds) - 1  # one unjudged launch of each arm goes before
+    return next((count for count in BLOCKS if count <= room), BLOCKS[-1])

@@ -1,0 +1,299 @@
+"""What the tests of one campaign are compared with, when their launches suffice, and what they are told then.
+
+The campaign asks it for the order of launches; it asks the statistics for the judgement and the store for what earlier
+runs have left. It holds no numbers of its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Final, final
+
+from pytest_llmperf import contest
+from pytest_llmperf.case import Case
+from pytest_llmperf.comparisons import DifferenceReport
+from pytest_llmperf.conclusion import Comparison
+from pytest_llmperf.differences import differences, with_test
+from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.forecast import most_blocks
+from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.lengthcheck import length_fault
+from pytest_llmperf.measured import launch_values
+from pytest_llmperf.memory import Memory, Missing
+from pytest_llmperf.plan import Plan, ServerSpec
+from pytest_llmperf.refreshing import refresh
+from pytest_llmperf.remedies import remedy
+from pytest_llmperf.rig import Arm, Rig
+from pytest_llmperf.runner import planned
+from pytest_llmperf.stats.interleaved import judge_interleaved
+from pytest_llmperf.stats.launches import GateConfig, LaunchValues
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.stored import judge_pair, judge_stored, judge_targeted
+from pytest_llmperf.terms import Mode, Terms, gate_config
+from pytest_llmperf.variables import Arms
+
+__all__ = ["Umpire"]
+
+STORED_LAUNCHES: Final = (2, 3)
+REFRESH_LAUNCHES: Final = 3
+COMPARED_REPLAYS: Final = 2
+PAIR_REPLAYS: Final = 4
+
+
+@final
+class Umpire:
+    """Compares the tests of one campaign."""
+
+    def __init__(self, mode: Mode, terms: Terms, arms: Arms | None, memory: Memory) -> None:
+        self.mode: Mode = mode
+        self._terms = terms
+        self._arms = arms
+        self._memory = memory
+
+    def case(self, plan: Plan) -> Case:
+        """The state of one test before the first launch."""
+        replays = plan.replays or (1 if self.mode in ("sla", "targeted") else COMPARED_REPLAYS)
+        plan = plan.model_copy(update={"replays": replays})
+        wanted = REFRESH_LAUNCHES if self.mode == "refresh" else 1
+        return Case(plan, GateConfig(), Prior({}), wanted=wanted)
+
+    # --- the launches
+
+    def contest(self, rig: Rig, cases: Sequence[Case], spec: ServerSpec) -> None:
+        """Run the launches of a comparison, to the end of every case."""
+        session = self._memory.session
+        if self.mode in ("stored", "screened", "refresh"):
+            contest.run_stored(rig, cases, spec, session=session, look=self._look_stored)
+        if self.mode == "screened":
+            for case in cases:
+                if case.error is None and self._verdict(case) in ("INCONCLUSIVE", "NO_BASELINE"):
+                    self._reopen(rig, case)
+        if self.mode in ("screened", "interleaved") and any(case.open for case in cases):
+            self._interleave(rig, cases)
+        if self.mode == "pair":
+            self._compare_pair(rig, cases)
+        for case in cases:
+            self._memory.learn(case)
+            if case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
+                case.notes.append(blind)
+            if self.mode == "refresh" and case.error is None and not case.dropped:
+                self._refresh(case)
+
+    def _refresh(self, case: Case) -> None:
+        try:
+            case.notes += refresh(self._memory, case, self._terms)
+        except LlmperfError as error:
+            case.error = error
+
+    def _interleave(self, rig: Rig, cases: Sequence[Case]) -> None:
+        assert self._arms is not None
+        specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
+        how = contest.Interleaving(
+            specs=specs,
+            seed=cases[0].plan.seed,
+            budget=contest.Budget(self._terms.budget_s),
+            session=self._memory.session,
+            begin=lambda baseline, candidate: self._begin(cases, baseline, candidate),
+            look=lambda case: self._look_interleaved(rig, case),
+        )
+        contest.run_interleaved(rig, cases, how)
+
+    def _begin(self, cases: Sequence[Case], baseline: Identity, candidate: Identity) -> contest.Start | None:
+        """What is fixed before the first block: priors, configurations, blocks of an earlier run of the sequence.
+
+        None where the arms differ in more than was declared: no load is worth its time then.
+        """
+        assert self._arms is not None
+        most = self._terms.noise_blocks or self._most_blocks([case for case in cases if case.open])
+        for case in (case for case in cases if case.open):
+            sides = with_test(baseline, case.plan), with_test(candidate, case.plan)
+            case.identities |= {"baseline": sides[0], "candidate": sides[1]}
+            found = self._differences(*sides, self._arms.declared, stored=False)
+            self._configure(case, candidate, most)
+            case.comparison = Comparison(
+                "interleaved",
+                against=f"{self._arms.baseline.name} launched side by side with the candidate",
+                variable=self._arms.text,
+                differences=found,
+                max_blocks=most,
+            )
+            if any(each.role == "confounding" for each in found):
+                case.finished = True
+            elif self._terms.noise_blocks is None:
+                self._memory.resume(case)
+                if len(case.values["candidate"]) >= 2:
+                    self._judge_blocks(case)
+        blocks = [launch.block for case in cases for launch in case.values["candidate"]]
+        orders = [launch.order for case in cases for arm in case.values.values() for launch in arm]
+        return contest.Start(max(blocks, default=-1) + 1, max(orders, default=-1) + 1)
+
+    # --- the looks
+
+    def look_once(self, rig: Rig, case: Case) -> None:
+        """After the only launch that there is: of a running server, against what is stored."""
+        if self.mode != "targeted":
+            return
+        identity = case.identities["candidate"]
+        if not self._find_partner(case, identity, mode="targeted"):
+            return
+        assert case.comparison is not None
+        trials = case.trials["candidate"]
+        values = launch_values(case.plan, trials, None, order=0, block=0, session=self._memory.session)
+        case.values["candidate"] = [values]
+        case.judgement = judge_targeted(case.values["baseline"], values, prior=case.prior, config=case.config)
+        case.comparison = replace(case.comparison, judgement=case.judgement)
+
+    def _look_stored(self, case: Case, identity: Identity) -> None:
+        if self.mode == "refresh":
+            return
+        if case.comparison is None:
+            case.wanted = STORED_LAUNCHES[0] if self._find_partner(case, identity, mode="stored") else 1
+        if case.comparison is None or len(case.values["candidate"]) < STORED_LAUNCHES[0]:
+            return
+        fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
+        if fault is not None:
+            case.comparison = replace(case.comparison, invalid=fault)
+            case.finished = True
+            return
+        judged = judge_stored(
+            case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config
+        )
+        case.conclude(judged)
+        case.wanted = STORED_LAUNCHES[1]
+        case.comparison = replace(case.comparison, judgement=judged)
+
+    def _look_interleaved(self, rig: Rig, case: Case) -> None:
+        assert case.comparison is not None
+        fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
+        if fault is not None:
+            case.comparison = replace(case.comparison, invalid=fault)
+            case.finished = True
+            return
+        if len(case.values["candidate"]) >= 2:
+            self._judge_blocks(case)
+            rig.observer.standing(_standing(case))
+        if self._terms.noise_blocks is None:
+            self._memory.save(case)
+
+    def _judge_blocks(self, case: Case) -> None:
+        assert case.comparison is not None
+        sides = case.values["baseline"], case.values["candidate"]
+        judged = judge_interleaved(*sides, prior=case.prior, config=case.config)
+        if self._terms.noise_blocks is not None and len(sides[1]) < self._terms.noise_blocks:
+            judged = replace(judged, result="CONTINUE")
+        case.conclude(judged)
+        case.comparison = replace(case.comparison, judgement=judged)
+
+    def _compare_pair(self, rig: Rig, cases: Sequence[Case]) -> None:
+        assert self._arms is not None
+        specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
+        for case in cases:
+            contest.run_pair(rig, case, specs, PAIR_REPLAYS, session=self._memory.session)
+            if not case.open:
+                continue
+            baseline, candidate = case.identities["baseline"], case.identities["candidate"]
+            self._configure(case, candidate, 8)
+            found = self._differences(baseline, candidate, self._arms.declared, stored=False)
+            judged = judge_pair(
+                case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config
+            )
+            case.conclude(judged)
+            case.comparison = Comparison(
+                "targeted",
+                against="the other server, in alternating replays",
+                judgement=judged,
+                variable=self._arms.text,
+                differences=found,
+            )
+
+    # --- what is said of it
+
+    def compared(self, case: Case) -> Comparison | None:
+        """How the test was compared; None where no comparison was asked for."""
+        found = case.comparison
+        if found is None:
+            return None
+        if case.exhausted:
+            return replace(found, invalid=f"{len(case.faults)} launches could not be judged: {case.faults[-1]}")
+        if case.judgement is not None and found.judgement is not case.judgement:
+            found = replace(found, judgement=case.judgement)
+        if found.verdict in ("INCONCLUSIVE", "NO_BASELINE"):
+            found = replace(found, remedy=remedy(case.plan, found, self._terms.argument))
+        return replace(found, notes=(*found.notes, *case.notes))
+
+    def sides(self, case: Case) -> tuple[Sequence[LaunchValues], Sequence[LaunchValues]]:
+        return case.values["baseline"], case.values["candidate"]
+
+    def _verdict(self, case: Case) -> VerdictName:
+        return case.comparison.verdict if case.comparison is not None else "PASS"
+
+    def _most_blocks(self, cases: Sequence[Case]) -> int:
+        """What the time budget allows, by the times of earlier runs."""
+        assert self._arms is not None
+        times = [self._memory.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
+        return most_blocks([case.plan for case in cases], times, self._terms.budget_s)
+
+    # --- what it rests on
+
+    def _find_partner(self, case: Case, identity: Identity, *, mode: str) -> bool:
+        """Whether there is a stored baseline that it can be compared with; what it is compared with is set."""
+        identity = with_test(identity, case.plan)
+        case.identities["candidate"] = identity
+        partner = self._memory.partner(identity, case.plan, self._terms.against)
+        stored = "targeted" if mode == "targeted" else "stored"
+        if isinstance(partner, Missing):
+            if self._terms.explicit or case.plan.regression is not None:
+                case.comparison = Comparison(stored, against=partner.nearest, missing=partner.reason)
+            return False
+        self._configure(case, identity, 8)
+        case.values["baseline"] = list(partner.launches)
+        declared = ("version",) if partner.variable else ()
+        found = self._differences(partner.identity, identity, declared, stored=True)
+        case.comparison = Comparison(
+            stored,
+            against=partner.explanation,
+            variable=partner.variable,
+            differences=found,
+            max_blocks=STORED_LAUNCHES[1],
+            notes=partner.notes,
+        )
+        return not any(each.role in ("confounding", "escalating") for each in found)
+
+    def _configure(self, case: Case, identity: Identity, most: int) -> None:
+        engine = ENGINES.get(identity.value("engine"))
+        case.config, notes = gate_config(
+            case.plan,
+            cpu=engine is not None and engine.cpu,
+            ok_requests=planned(case.plan) * (case.plan.replays or 1),
+            accepted=self._terms.accepted,
+            today=datetime.datetime.now(datetime.UTC).date(),
+            max_blocks=most,
+        )
+        case.notes = list(dict.fromkeys((*case.notes, *notes)))
+        case.prior = self._memory.prior(identity, case.plan)
+
+    def _differences(
+        self, baseline: Identity, candidate: Identity, declared: Sequence[str], *, stored: bool
+    ) -> tuple[DifferenceReport, ...]:
+        found = differences(baseline, candidate, declared, stored=stored, allowed=self._terms.allow)
+        return tuple(DifferenceReport(**asdict(each)) for each in found)
+
+    def _reopen(self, rig: Rig, case: Case) -> None:
+        """From the screen to launches side by side, which share nothing with it."""
+        for each in rig.trials(case.plan):
+            rig.discard(case.plan, each.launch, "screen: launches side by side decide")
+        case.restart()
+
+
+def _standing(case: Case) -> str:
+    """Blocks done, current effect, blocks likely left."""
+    judged = case.judgement
+    assert judged is not None
+    worst = max(judged.metrics, key=lambda each: each.estimate / each.limit, default=None)
+    effect = "" if worst is None else f", {worst.metric} {100 * worst.estimate:+.1f} % worse"
+    left = f", {case.config.max_blocks - judged.blocks} at most left" if judged.result == "CONTINUE" else ""
+    return f"{case.plan.nodeid.rpartition('::')[2]}: {judged.blocks} blocks{effect}{left}"
