@@ -105,7 +105,7 @@ def describe(metrics: Sequence[MetricJudgement]) -> str:
 
 def warnings(gated: Gated, *arms: Matrix) -> tuple[str, ...]:
     """Widened limits, and metrics that some launch of ``arms`` lacks."""
-    lacking: list[bool] = np.isnan(np.concatenate(arms)).any(axis=0).tolist()
+    lacking = np.isnan(np.concatenate(arms).sum(axis=0)).tolist()
     return (
         *(
             f"{name}: this runner's noise widens the limit from {ratio(limit)} to {ratio(wide)}"
