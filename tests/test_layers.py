@@ -16,7 +16,7 @@ STEPS = {
     "telemetry", "units",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "identity", "plan", "records", "result"},
+    "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
     "errors": set(),
     "units": set(),
     "identity": set(),
