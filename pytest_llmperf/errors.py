@@ -4,6 +4,7 @@ LlmperfError
 ├── UsageError            what the user wrote is wrong: pytest's usage or collection error
 │   ├── ConfigError       a key of ``[tool.llmperf]``, ``llmperf.toml``, a workload file or ``--llmperf-set``
 │   └── MarkerError       an argument of a marker
+├── BaselineError         a stored baseline that cannot be used: truncated, of another schema, not what its path says
 ├── InfraError            trouble that says nothing about performance (port taken, disk full, no download)
 └── ServerError           the server under test
     ├── ServerStartError  it did not become ready; holds command, exit code and last log lines
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 __all__ = [
+    "BaselineError",
     "ConfigError",
     "InfraError",
     "LlmperfError",
@@ -58,6 +60,17 @@ class MarkerError(UsageError):
         self.marker, self.argument, self.problem = marker, argument, problem
         subject = f"@pytest.mark.{marker}({argument}=...)" if argument else f"@pytest.mark.{marker}"
         super().__init__(f"{subject}: {problem}")
+
+
+class BaselineError(LlmperfError):
+    """A file of the baseline store is refused.
+
+    ``path`` names it, ``problem`` says what is wrong with it, ``remedy`` what to do.
+    """
+
+    def __init__(self, path: str, problem: str, remedy: str) -> None:
+        self.path, self.problem, self.remedy = path, problem, remedy
+        super().__init__(f"{path}: {problem}; {remedy}")
 
 
 class InfraError(LlmperfError):

@@ -67,6 +67,8 @@ ONLY_IN: dict[str, set[str]] = {
     "scipy": {"stats"},
     "psutil": {"server", "telemetry"},
     "rich": {"reports", "cli"},
+    "fsspec": {"baseline/urls"},
+    "packaging": {"baseline"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},

@@ -1,0 +1,118 @@
+"""What a new session changes: the old baseline beside the new one, and doubts about the new one's launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from pytest_llmperf.baseline.schema import Entry, Session
+from pytest_llmperf.catalog import METRICS, metric
+
+__all__ = ["Row", "compare", "launch_mean", "old_and_new", "two_modes"]
+
+_GAP: Final = 4.0
+_SHIFT: Final = 0.02
+_SMALLEST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric, before and after."""
+
+    metric: str
+    unit: str
+    better: Literal["lower", "higher"]
+    before: float | None
+    """Geometric mean of the session means, in ``unit``; None where there is no finite value."""
+    after: float | None
+    change: float | None
+    """after / before - 1."""
+    launches_before: int
+    launches_after: int
+    comparable: bool = True
+    """False where the definitions differ."""
+
+    @property
+    def worse(self) -> bool | None:
+        """None where there is no change to speak of."""
+        return None if not self.change else (self.change > 0) is (self.better == "lower")
+
+
+def old_and_new(entry_before: Entry | None, session: Session) -> tuple[Row, ...]:
+    """What ``session`` says beside what is stored; None: nothing is."""
+    return compare(() if entry_before is None else entry_before.sessions, (session,))
+
+
+def compare(
+    before: Sequence[Session],
+    after: Sequence[Session],
+    definitions: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> tuple[Row, ...]:
+    """Metric by metric, those of the catalog first and in its order; ``definitions`` are those of both sides."""
+    names = {name for session in (*before, *after) for launch in session.launches for name in launch.metrics}
+    order = list(METRICS)
+    ranked = sorted(names, key=lambda name: (order.index(name) if name in METRICS else len(order), name))
+    return tuple(row for name in ranked if (row := _row(name, before, after, definitions)) is not None)
+
+
+def _row(
+    name: str,
+    before: Sequence[Session],
+    after: Sequence[Session],
+    definitions: tuple[Mapping[str, str], Mapping[str, str]],
+) -> Row | None:
+    try:
+        entry = metric(name)
+    except KeyError:  # of a later catalog
+        return None
+    (old, n_old), (new, n_new) = launch_mean(before, name), launch_mean(after, name)
+    same = definitions[0].get(name) == definitions[1].get(name) or not (old and new)
+    change = new / old - 1 if old and new is not None and same else None
+    return Row(name, entry.unit, entry.better, old, new, change, n_old, n_new, same)
+
+
+def launch_mean(sessions: Sequence[Session], name: str) -> tuple[float | None, int]:
+    """Geometric mean of the sessions' geometric means (arithmetic ones where a value is not positive), and launches.
+
+    None where no launch has the metric, or one of them has no finite value.
+    """
+    groups = [[launch.metrics[name] for launch in session.launches if name in launch.metrics] for session in sessions]
+    groups = [group for group in groups if group]
+    values = [value for group in groups for value in group]
+    finite = [[value for value in group if value is not None] for group in groups]
+    if not values or None in values:
+        return None, len(values)
+    positive = all(value > 0 for group in finite for value in group)
+    means = [math.fsum(map(math.log, group) if positive else group) / len(group) for group in finite]
+    mean = math.fsum(means) / len(means)
+    return (math.exp(mean) if positive else mean), len(values)
+
+
+def two_modes(sessions: Sequence[Session], name: str) -> str | None:
+    """Why the launches look like two kinds of launch, a sentence; None where they don't, or are too few to tell.
+
+    From four launches on: at the widest gap in the ordered values, both sides have two launches or more, the gap is
+    over 2 % and four times the widest gap inside a side, and some session has launches on both sides (days that
+    differ are no modes).
+    """
+    found = sorted(
+        (math.log(value), number)
+        for number, session in enumerate(sessions)
+        for launch in session.launches
+        if (value := launch.metrics.get(name)) is not None and value > 0
+    )
+    if len(found) < _SMALLEST:
+        return None
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(found)]
+    cut = max(range(1, len(gaps) - 1), key=gaps.__getitem__)
+    inside = max(gap for place, gap in enumerate(gaps) if place != cut)
+    low, high = found[: cut + 1], found[cut + 1 :]
+    if gaps[cut] < max(math.log1p(_SHIFT), _GAP * inside):
+        return None
+    if not {number for _, number in low} & {number for _, number in high}:
+        return None
+    apart = 100 * math.expm1(gaps[cut])
+    return f"{name}: {len(low)} launches lie {apart:.0f} % or more below the other {len(high)}: two kinds of launch"
