@@ -136,8 +136,8 @@ def run_replay(
 
 
 def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) -> dict[str, MetricValue]:
-    """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
-    wanted = dict.fromkeys((*MEASURED, *(sla.metric for sla in plan.slas)))
+    """Everything measured, and every metric that the plan names. ``ready_s``: start-up seconds of each launch."""
+    wanted = dict.fromkeys((*MEASURED, *plan.named))
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
     found |= _launches_apart(plan, trials, found)
     if ready_s:
@@ -174,7 +174,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
-        asked=tuple(sla.metric for sla in plan.slas),
+        asked=plan.limited,
     )
     return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), path.as_posix())
 
@@ -182,7 +182,8 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:
     """The verdict on a finished measurement."""
     invalid = dict.fromkeys(reason for trial in result.trials for reason in trial.validity.reasons)
-    return judge_checks(plan.slas, measured, invalid=tuple(invalid), ok=result.ok, failed=result.failed)
+    reasons = tuple(invalid)
+    return judge_checks(plan.slas, measured, invalid=reasons, ok=result.ok, failed=result.failed, expects=plan.expects)
 
 
 def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> Iterator[PreparedRequest]:
