@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from pytest_llmperf.fields import Frozen
-from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.verdict import VerdictName
 
 __all__ = ["ComparisonReport", "DifferenceReport", "JudgementReport"]
 

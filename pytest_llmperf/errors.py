@@ -3,6 +3,7 @@
 LlmperfError
 ├── UsageError            what the user wrote is wrong: pytest's usage or collection error
 │   ├── ConfigError       a key of ``[tool.llmperf]``, ``llmperf.toml``, a workload file or ``--llmperf-set``
+│   │   └── SuiteError    a key of a suite, ``*.llmperf.toml``
 │   └── MarkerError       an argument of a marker
 ├── BaselineError         a stored baseline that cannot be used: truncated, of another schema, not what its path says
 ├── InfraError            trouble that says nothing about performance (port taken, disk full, no download)
@@ -26,6 +27,7 @@ __all__ = [
     "ServerDiedError",
     "ServerError",
     "ServerStartError",
+    "SuiteError",
     "TargetError",
     "UsageError",
     "nearest",
@@ -51,6 +53,10 @@ class ConfigError(UsageError):
     def __init__(self, where: str, key: str, problem: str) -> None:
         self.where, self.key, self.problem = where, key, problem
         super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+
+class SuiteError(ConfigError):
+    """A suite is wrong. ``where`` is its file as node ids have it, ``key`` e.g. ``tests.chat.sla.ttft_p95``."""
 
 
 class MarkerError(UsageError):

@@ -20,8 +20,7 @@ __all__ = ["launch_values", "metrics_of"]
 
 def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) -> dict[str, MetricValue]:
     """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
-    asked = () if plan.regression is None else plan.regression.named
-    wanted = dict.fromkeys((*MEASURED, *(sla.metric for sla in plan.slas), *asked))
+    wanted = dict.fromkeys((*MEASURED, *plan.named))
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
     found |= _launches_apart(plan, trials, found)
     if ready_s:

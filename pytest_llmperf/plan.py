@@ -20,14 +20,17 @@ __all__ = [
     "Clients",
     "DataFile",
     "Empirical",
+    "Expectation",
     "Fixed",
     "Lengths",
     "Linear",
     "LoadProfile",
     "Lognormal",
     "Normal",
+    "Operator",
     "Part",
     "Plan",
+    "Regression",
     "ServerSpec",
     "SharedPrefix",
     "Sla",
@@ -35,6 +38,7 @@ __all__ = [
     "Steps",
     "Think",
     "TimeLimits",
+    "ToleratedChange",
     "Uniform",
     "Workload",
 ]
@@ -78,6 +82,43 @@ class Slo(Frozen):
 
     limits: dict[str, float]
     """Family name (``ttft``, ``tpot``, ``e2e`` …) → ceiling."""
+
+
+Operator = Literal[">", ">=", "<", "<=", "==", "!="]
+
+
+class Expectation(Frozen):
+    """What a run must show, else its test has not exercised what it is meant to and is INVALID."""
+
+    metric: str
+    operator: Operator
+    limit: float
+    """In the metric's base unit."""
+    written: str
+    """All of it, e.g. ``prefix_hit_rate > 0.5``."""
+
+
+class ToleratedChange(Frozen):
+    """How much worse than its baseline one metric may be: ratios, 0.03 is 3 %.
+
+    These are what ``Tolerance.between`` takes. A plain tolerance T has the limit 2T, and half of it on the log scale as
+    its floor: √(1 + 2T) - 1, about T.
+    """
+
+    floor: float = Field(gt=0, le=1)
+    """An estimate below it is never called a regression."""
+    limit: float = Field(gt=0, le=2)
+    """A change is tolerated where it is shown to lie below."""
+    written: str
+
+
+class Regression(Frozen):
+    """A comparison with a baseline, as a test asks for it; empty: with the defaults."""
+
+    tolerances: dict[str, ToleratedChange] = Field(default_factory=dict)
+    """By metric, in place of the metric's own."""
+    metrics: tuple[str, ...] | None = None
+    """The whole gated family; None: the default one and whatever has a tolerance."""
 
 
 LAUNCH_ONLY = ("extra_args", "env", "port")
@@ -158,8 +199,22 @@ class Plan(Frozen):
     load: LoadProfile
     slas: tuple[Sla, ...] = ()
     slo: Slo | None = None
+    regression: Regression | None = None
+    """None: the test itself asks for no comparison."""
+    expects: tuple[Expectation, ...] = ()
     replays: int = Field(default=1, ge=1, le=100)
     seed: int = 0
     clients: Clients = "auto"
     notes: tuple[str, ...] = ()
     """What qualifies the load from the start: a cap, constant lengths, rows of a trace that were left out."""
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """Metrics that have a check of their own, whatever the comparison says."""
+        return tuple(dict.fromkeys((*(sla.metric for sla in self.slas), *(each.metric for each in self.expects))))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every metric that the test names, and that therefore must be measured."""
+        compared = self.regression or Regression()
+        return tuple(dict.fromkeys((*self.limited, *compared.tolerances, *(compared.metrics or ()))))

@@ -181,7 +181,7 @@ class CampaignReport(_Stored):
 class CheckReport(_Stored):
     """One thing that was judged."""
 
-    kind: Literal["sla", "errors", "validity"]
+    kind: Literal["sla", "errors", "validity", "expects"]
     metric: str
     verdict: VerdictName
     value: float | None
@@ -201,7 +201,7 @@ class CheckReport(_Stored):
     launches_shown: int | None = None
     """Launches that show what ``verdict`` says (undecided: that show the limit met)."""
     written: str | None = None
-    """The limit as the user wrote it."""
+    """The limit as the user wrote it; of ``expects`` metric and operator too."""
     reason: str
 
 

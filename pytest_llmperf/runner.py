@@ -149,7 +149,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
-        asked=tuple(sla.metric for sla in plan.slas),
+        asked=plan.limited,
     )
     return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), path.as_posix())
 
@@ -157,7 +157,8 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:
     """The verdict on a finished measurement."""
     invalid = dict.fromkeys(reason for trial in result.trials for reason in trial.validity.reasons)
-    return judge_checks(plan.slas, measured, invalid=tuple(invalid), ok=result.ok, failed=result.failed)
+    reasons = tuple(invalid)
+    return judge_checks(plan.slas, measured, invalid=reasons, ok=result.ok, failed=result.failed, expects=plan.expects)
 
 
 def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> Iterator[PreparedRequest]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
-PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
+PYTEST_ROOMS = {"plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part"}
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load",
     "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
-    "telemetry", "units",
+    "telemetry", "units", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
@@ -39,8 +39,15 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "stats", "units", "errors"},
-    "gate": {"stats", "catalog", "plan", "units", "errors"},
-    "comparisons": {"fields", "gate"},
+    "asked": set(),
+    "suitefile": {"errors"},
+    "limits": {"catalog", "errors", "plan", "units"},
+    "tolerances": {"errors", "limits", "plan", "stats"},
+    "expectations": {"catalog", "errors", "limits", "plan", "units"},
+    "verdict": {"catalog"},
+    "checks": {"stats", "catalog", "plan", "units", "verdict"},
+    "gate": {"checks", "stats", "catalog", "plan", "units", "errors", "verdict"},
+    "comparisons": {"fields", "verdict"},
     "result": {"comparisons", "plan", "identity", "stats", "gate"},
     "baseline": {"catalog", "errors", "fields", "identity", "plan", "stats"},
     "exchange": {"catalog", "comparisons", "errors", "plan", "result", "stats", "units"},
@@ -55,7 +62,8 @@ ALLOWED: dict[str, set[str]] = {
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "planning", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+            "settings", "planning", "journal", "signals", "gate", "stored", "asked", "limits", "tolerances",
+            "expectations", "suitefile", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },

@@ -174,7 +174,7 @@ def _check_line(check: CheckReport) -> str:
 
     The gate's own sentence where there is no plain comparison.
     """
-    if check.kind == "validity":
+    if check.kind in ("validity", "expects"):
         return check.reason
     if check.verdict not in ("PASS", "FAIL") or check.kind == "errors":
         name = "errors" if check.kind == "errors" else check.metric
