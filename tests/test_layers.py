@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
 STEPS = {
-    "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load",
-    "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
-    "telemetry", "units",
+    "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
+    "load", "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
+    "telemetry", "units", "variables",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result"},
@@ -30,7 +30,9 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"fields"},
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
-    "settings": {"errors", "lengths", "plan", "engines", "recount"},
+    "settings": {"catalog", "errors", "identity", "lengths", "plan", "engines", "recount", "units"},
+    "differences": {"catalog", "identity", "plan"},
+    "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
@@ -55,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "planning", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+            "settings", "planning", "journal", "signals", "gate", "stored", "variables", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },
