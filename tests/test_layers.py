@@ -11,9 +11,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {"plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part"}
 STEPS = {
-    "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load",
-    "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
-    "telemetry", "units", "verdict",
+    "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
+    "load", "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
+    "telemetry", "units", "variables", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
@@ -30,7 +30,9 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"fields"},
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
-    "settings": {"errors", "lengths", "plan", "engines", "recount"},
+    "settings": {"catalog", "errors", "identity", "lengths", "plan", "engines", "recount", "units"},
+    "differences": {"catalog", "identity", "plan"},
+    "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
@@ -63,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
             "settings", "planning", "journal", "signals", "gate", "stored", "asked", "limits", "tolerances",
-            "expectations", "suitefile", *PYTEST_ROOMS,
+            "expectations", "suitefile", "variables", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },

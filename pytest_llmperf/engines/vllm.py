@@ -41,6 +41,7 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
             {
                 "max_model_len": length,
                 "enable_prefix_caching": prefix_caching.lower() if prefix_caching else None,
+                "kv_cache_dtype": labels.get("cache_dtype"),
             }
         ),
         consequence=texts(
@@ -60,6 +61,8 @@ VLLM: Final = Engine(
         "max_num_seqs": "--max-num-seqs",
         "max_model_len": "--max-model-len",
         "enable_prefix_caching": "--enable-prefix-caching",
+        "quantization": "--quantization",
+        "kv_cache_dtype": "--kv-cache-dtype",
     },
     default_port=8000,
     cpu=False,

@@ -88,7 +88,7 @@ def test_vllm_facts_from_version_models_and_cache_info() -> None:
         {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/metrics": metrics}, "m"
     )
     assert facts.version == "0.33.0"
-    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true"}
+    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true", "kv_cache_dtype": "auto"}
     assert facts.consequence["num_gpu_blocks"] == "27777"
     assert "sliding_window" not in facts.consequence
 
