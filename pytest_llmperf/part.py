@@ -14,7 +14,7 @@ from pytest_llmperf.identity import Identity
 from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.reports.terminal import failure_message
+from pytest_llmperf.reports.failure import failure_message
 from pytest_llmperf.result import Result, TestReport, VerdictName
 from pytest_llmperf.stored import check_report, public_plan
 

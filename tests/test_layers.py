@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
     "recount": {"records", "errors"},
-    "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
+    "reports": {"comparisons", "result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},
     "runner": STEPS,
     "campaign": STEPS | {"runner"},

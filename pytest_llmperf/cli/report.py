@@ -8,8 +8,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from pytest_llmperf.reports.failure import failure_message
 from pytest_llmperf.reports.jsonfile import json_schema, read_report
-from pytest_llmperf.reports.terminal import failure_message, render
+from pytest_llmperf.reports.terminal import render
 
 __all__ = ["SUMMARY", "configure"]
 
