@@ -15,6 +15,7 @@ from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.reports.failure import failure_message
+from pytest_llmperf.reports.junit import properties
 from pytest_llmperf.result import Result, TestReport, VerdictName
 from pytest_llmperf.stored import check_report, public_plan
 
@@ -139,11 +140,8 @@ class TestPart:
             self.outcome, self.message = "passed", None
 
     def properties(self) -> list[tuple[str, object]]:
-        """The main figures as JUnit properties, in base units."""
-        assert self._result is not None
-        return [
-            (f"llmperf_{name}", found.value) for name, found in self._result.metrics.items() if found.value is not None
-        ]
+        """What JUnit is told beside the outcome."""
+        return properties(self.report(0.0))
 
     def report(self, duration_s: float) -> TestReport:
         result, verdict = self._result, self._verdict

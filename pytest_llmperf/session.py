@@ -18,7 +18,7 @@ from pytest_llmperf.options import RunOptions, is_controller
 from pytest_llmperf.part import UNDECIDED, TestPart
 from pytest_llmperf.reports.progress import ProgressDisplay
 from pytest_llmperf.reports.schedule import describe_campaign
-from pytest_llmperf.reports.terminal import render
+from pytest_llmperf.reports.terminal import render, render_summary
 from pytest_llmperf.result import TestReport
 from pytest_llmperf.selection import bring_together, read_plans
 from pytest_llmperf.signals import interrupt_on_sigterm
@@ -113,7 +113,7 @@ class LlmperfSession:
         if self._campaigns and not session.config.option.collectonly:
             self._restore_signal = interrupt_on_sigterm()
             try:
-                self._journal = Journal.begin(self._options.report_dir)
+                self._journal = Journal.begin(self._options.report_dir, self._options.settings.prices)
             except InfraError as error:
                 raise pytest.UsageError(str(error)) from None
             self._write_report(partial=True)
@@ -226,6 +226,7 @@ class LlmperfSession:
             terminalreporter.write(render(report, width, terminalreporter.hasmarkup) + "\n")
         if len(run) < len(tests):
             terminalreporter.write_line(f"{len(tests) - len(run)} test(s) not run: the run ended before their turn")
+        terminalreporter.write(render_summary(run, width, terminalreporter.hasmarkup))
         terminalreporter.write_line(f"report: {path}")
 
     def _finish(self, part: TestPart, duration: float) -> None:

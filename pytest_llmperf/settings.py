@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_llmperf.errors import ConfigError, MarkerError, nearest
+from pytest_llmperf.fields import Price
 from pytest_llmperf.lengths import KINDS
 from pytest_llmperf.plan import LAUNCH_ONLY, Clients, ServerSpec, Workload
 from pytest_llmperf.recount import check_tokenizer
@@ -52,6 +53,10 @@ class Settings(BaseModel):
     """Folders, relative to the file, that workload names are looked up in."""
     servers: dict[str, dict[str, Any]] = Field(default_factory=dict)
     workers: dict[str, WorkerDevices] = Field(default_factory=dict)
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """GPU name → USD per hour of one."""
+    benchmark_json: str | None = None
+    """Where results go in the form of pytest-benchmark, relative to the file."""
 
 
 class Overrides(BaseModel):

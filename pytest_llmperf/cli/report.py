@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pytest_llmperf.reports.failure import failure_message
 from pytest_llmperf.reports.jsonfile import json_schema, read_report
-from pytest_llmperf.reports.terminal import render
+from pytest_llmperf.reports.markdown import render as render_markdown
+from pytest_llmperf.reports.terminal import render, render_summary
 
 __all__ = ["SUMMARY", "configure"]
 
@@ -31,6 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="report.json or the folder that holds it (default: llmperf-report)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON, checked against the schema")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="text for a terminal (default), markdown as in report.md, or json",
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of report.json and nothing else")
     parser.set_defaults(run=_run)
 
@@ -40,7 +47,10 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json_schema())
         return 0
     report = read_report(arguments.path)
-    if arguments.json:
+    if arguments.format == "markdown" and not arguments.json:
+        print(render_markdown(report), end="")
+        return 0
+    if arguments.json or arguments.format == "json":
         print(report.model_dump_json(by_alias=True, indent=1))
         return 0
     width = max(_MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
@@ -54,4 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
             print(failure_message(test, width=width))
         elif test.message:
             print(test.message)
+    print()
+    print(render_summary(report.tests, width, color), end="")
     return 0

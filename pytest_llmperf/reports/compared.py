@@ -202,7 +202,7 @@ def percent(ratio: float | None) -> str:
 
 
 def _signed(ratio: float | None) -> str:
-    return "?" if ratio is None else f"{100 * ratio:+,.1f}".replace("-", "−")  # noqa: RUF001
+    return "?" if ratio is None else f"{100 * ratio:+,.1f}".replace("-", "−")
 
 
 def _difference(found: DifferenceReport) -> str:
