@@ -27,6 +27,8 @@ class RunOptions:
     replays: int | None
     """From the command line; wins over markers. The file's value is ``settings.replays``."""
     report_dir: Path
+    benchmark_json: Path | None
+    """Where the results go in the form of pytest-benchmark."""
     undecided: str
     dry_run: bool
     worker: str
@@ -57,6 +59,9 @@ def add_options(parser: pytest.Parser) -> None:
         help="processes that send the load (default auto: one for every 50,000 tokens/s planned)",
     )
     group.addoption("--llmperf-report", metavar="DIR", help="where the report goes (default: llmperf-report)")
+    group.addoption(
+        "--llmperf-benchmark-json", metavar="FILE", help="write the results in the form of pytest-benchmark's JSON"
+    )
     group.addoption(
         "--llmperf-undecided",
         choices=("warn", "fail"),
@@ -110,11 +115,25 @@ def read_options(config: pytest.Config) -> RunOptions:
         clients=clients,
         replays=replays,
         report_dir=base / report_dir / worker if worker else base / report_dir,
+        benchmark_json=_benchmark_json(config, settings),
         undecided=config.getoption("llmperf_undecided") or settings.undecided,
         dry_run=bool(config.getoption("llmperf_dry_run")),
         worker=worker,
         gpus=settings.workers[worker].gpus if worker in settings.workers else (),
     )
+
+
+def _benchmark_json(config: pytest.Config, settings: Settings) -> Path | None:
+    from pytest_llmperf.errors import ConfigError
+
+    written = config.getoption("llmperf_benchmark_json")
+    base = config.invocation_params.dir if written is not None else config.rootpath
+    if (name := written if written is not None else settings.benchmark_json) is None:
+        return None
+    if not name or (base / name).is_dir():
+        where = "--llmperf-benchmark-json" if written is not None else settings.source
+        raise ConfigError(where, "" if written is not None else "benchmark_json", f"{name!r} is not the name of a file")
+    return base / name
 
 
 def refuse_shared_workers(config: pytest.Config, settings: Settings) -> None:

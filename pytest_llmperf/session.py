@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, final
@@ -11,6 +12,7 @@ from typing import Final, final
 import pytest
 
 from pytest_llmperf import options
+from pytest_llmperf.benchmark_rows import BenchmarkRows, refuse_benchmark_only
 from pytest_llmperf.campaign import Campaign, group
 from pytest_llmperf.errors import InfraError, UsageError
 from pytest_llmperf.journal import Journal
@@ -19,7 +21,7 @@ from pytest_llmperf.part import UNDECIDED, TestPart
 from pytest_llmperf.reports.progress import ProgressDisplay
 from pytest_llmperf.reports.schedule import describe_campaign
 from pytest_llmperf.reports.terminal import render, render_summary
-from pytest_llmperf.result import TestReport
+from pytest_llmperf.result import RunReport, TestReport
 from pytest_llmperf.selection import bring_together, read_plans
 from pytest_llmperf.signals import interrupt_on_sigterm
 from pytest_llmperf.stored import public_plan
@@ -45,8 +47,12 @@ def register(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     options.refuse_shared_workers(config, run_options.settings)
+    refuse_benchmark_only(config)
     session = LlmperfSession(config, run_options)
     config.stash[SESSION] = session
+    if not run_options.worker and not run_options.dry_run:
+        rows = BenchmarkRows(config, session.reports, run_options.benchmark_json)
+        config.pluginmanager.register(rows, "llmperf-benchmark-rows")
     config.pluginmanager.register(session, "llmperf-session")
 
 
@@ -70,7 +76,12 @@ class LlmperfSession:
         self._journal: Journal | None = None
         self._journal_error: str | None = None
         self._ended = False
+        self._began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._restore_signal: Callable[[], None] = lambda: None
+
+    def reports(self) -> list[TestReport]:
+        """Of the tests that have ended, those of this run's workers included."""
+        return [*self._reports.values(), *(test for _, report in self._of_workers() for test in report.tests)]
 
     def part(self, item: pytest.Item) -> TestPart:
         """The part of ``item``, its server live. Fails the test with one message where that cannot be."""
@@ -212,11 +223,16 @@ class LlmperfSession:
 
     def _show_workers(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Under xdist the reports are those of the workers, one folder each."""
+        for folder, report in self._of_workers():
+            self._show(terminalreporter, report.tests, folder / "report.json")
+
+    def _of_workers(self) -> Iterator[tuple[Path, RunReport]]:
+        """The reports that workers of this very run have written, with their folders."""
         for worker in self._options.settings.workers if is_controller(self._config) else ():
             folder = self._options.report_dir / worker
             report = Journal.last_report(folder)
-            if report is not None:
-                self._show(terminalreporter, report.tests, folder / "report.json")
+            if report is not None and report.created >= self._began:
+                yield folder, report
 
     def _show(self, terminalreporter: pytest.TerminalReporter, tests: Sequence[TestReport], path: Path) -> None:
         terminalreporter.section("llmperf", "=")

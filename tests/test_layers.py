@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
-PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
+PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part", "benchmark_rows"}
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "engines", "errors", "gate", "identity", "inputs", "load",
     "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "planning", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+            "settings", "planning", "journal", "signals", "gate", "stored", "exchange", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },
@@ -70,6 +70,7 @@ ONLY_IN: dict[str, set[str]] = {
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},
+    "pytest_benchmark": {"benchmark_rows"},
 }
 """Third-party library → rooms or modules that may import it."""
 
