@@ -7,14 +7,15 @@ from typing import Final, Literal, NoReturn, final
 
 import pytest
 
-from pytest_llmperf.campaign import Campaign
+from pytest_llmperf.campaign.campaign import Campaign
 from pytest_llmperf.errors import InfraError, LlmperfError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.reports.terminal import failure_message
+from pytest_llmperf.reports.failure import failure_message
+from pytest_llmperf.reports.junit import properties
 from pytest_llmperf.result import Result, TestReport, VerdictName
 from pytest_llmperf.stored import check_report, public_plan
 
@@ -139,11 +140,8 @@ class TestPart:
             self.outcome, self.message = "passed", None
 
     def properties(self) -> list[tuple[str, object]]:
-        """The main figures as JUnit properties, in base units."""
-        assert self._result is not None
-        return [
-            (f"llmperf_{name}", found.value) for name, found in self._result.metrics.items() if found.value is not None
-        ]
+        """What JUnit is told beside the outcome."""
+        return properties(self.report(0.0))
 
     def report(self, duration_s: float) -> TestReport:
         result, verdict = self._result, self._verdict

@@ -271,5 +271,7 @@ class RunReport(_Stored):
     partial: bool
     """True while the run lasts, and for good where it was interrupted or killed."""
     environment: dict[str, str]
+    prices: dict[str, float] = Field(default_factory=dict)
+    """GPU name → USD per hour of one, as the configuration had them."""
     campaigns: tuple[CampaignReport, ...] = ()
     tests: tuple[TestReport, ...] = ()

@@ -6,7 +6,7 @@ plan → arrivals → prompts → requests → load, with telemetry beside it �
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b

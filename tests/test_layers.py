@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
-PYTEST_ROOMS = {"plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part"}
+PYTEST_ROOMS = {
+    "plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part", "benchmark_rows",
+    "comparing", "drawing",
+}  # fmt: skip
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
     "load", "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
@@ -30,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"fields"},
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
-    "settings": {"catalog", "errors", "identity", "lengths", "plan", "engines", "recount", "units"},
+    "settings": {"catalog", "errors", "fields", "identity", "lengths", "plan", "engines", "recount", "units"},
     "differences": {"catalog", "identity", "plan"},
     "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
@@ -56,16 +59,17 @@ ALLOWED: dict[str, set[str]] = {
     "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
     "recount": {"records", "errors"},
-    "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
+    "reports": {"comparisons", "result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},
-    "runner": STEPS,
-    "campaign": STEPS | {"runner"},
+    "measured": {"catalog", "metrics", "plan", "records", "stats"},
+    "runner": STEPS | {"measured"},
+    "campaign": STEPS | {"fields", "measured", "runner"},
     "cli": {"doctor", "reports", "result", "catalog", "units", "errors", "plan"},
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "planning", "journal", "signals", "gate", "stored", "asked", "limits", "tolerances",
-            "expectations", "suitefile", "variables", *PYTEST_ROOMS,
+            "baseline", "settings", "planning", "journal", "signals", "gate", "stored", "asked", "limits", "tolerances",
+            "expectations", "suitefile", "variables", "exchange", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },
@@ -82,6 +86,7 @@ ONLY_IN: dict[str, set[str]] = {
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},
+    "pytest_benchmark": {"benchmark_rows"},
 }
 """Third-party library → rooms or modules that may import it."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError

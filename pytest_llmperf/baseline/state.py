@@ -21,7 +21,7 @@ from pytest_llmperf.baseline.schema import StoredLaunch
 from pytest_llmperf.baseline.store import Store, retried
 from pytest_llmperf.errors import BaselineError, InfraError
 
-__all__ = ["BLIND", "Durations", "NoiseGroup", "NoiseKey", "PriorRow", "Sequence_", "SequenceKey", "State"]
+__all__ = ["BLIND", "Durations", "NoiseGroup", "NoiseKey", "PriorRow", "SequenceKey", "Sequence_", "State"]
 
 SCHEMA: Final = "pytest-llmperf/state/1"
 CONTINUED: Final = timedelta(hours=24)

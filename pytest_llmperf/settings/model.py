@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.fields import Price
 from pytest_llmperf.plan import Clients
 from pytest_llmperf.units import parse_quantity
 
@@ -16,15 +17,6 @@ __all__ = ["Accept", "Budget", "Overrides", "Settings", "WorkerDevices"]
 
 def _share(written: object) -> object:
     return parse_quantity(written, "ratio").value if isinstance(written, str | int | float) else written
-
-
-def _price(written: object) -> object:
-    """A bare number is an error: of which currency, per what?"""
-    return parse_quantity(written, "USD/h").value if isinstance(written, str | int | float) else written
-
-
-Price = Annotated[float, BeforeValidator(_price), Field(ge=0)]
-"""Written as ``"3.50 USD/h"``; of one GPU."""
 
 
 class WorkerDevices(BaseModel):
@@ -121,6 +113,8 @@ class Settings(BaseModel):
     """Folders, relative to the file, that workload names are looked up in."""
     servers: dict[str, dict[str, Any]] = Field(default_factory=dict)
     workers: dict[str, WorkerDevices] = Field(default_factory=dict)
+    benchmark_json: str | None = None
+    """Where results go in the form of pytest-benchmark, relative to the file."""
 
 
 class Overrides(BaseModel):

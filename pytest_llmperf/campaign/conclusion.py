@@ -12,7 +12,7 @@ from pytest_llmperf.comparisons import ComparisonReport, DifferenceReport, Judge
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.stats.launches import Judgement, LaunchValues, MetricJudgement
 
-__all__ = ["Comparison", "comparison_rows", "judgement_report"]
+__all__ = ["Comparison", "comparison_rows", "judgement_report", "standing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +178,13 @@ def _mean(launches: Sequence[LaunchValues], name: str) -> float | None:
     if not values or not all(0 < value < math.inf for value in values):
         return None
     return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def standing(nodeid: str, judged: Judgement | None, most: int) -> str:
+    """Blocks done, current effect, blocks likely left."""
+    if judged is None:
+        return ""
+    worst = max(judged.metrics, key=lambda each: each.estimate / each.limit, default=None)
+    effect = "" if worst is None else f", {worst.metric} {100 * worst.estimate:+.1f} % worse"
+    left = f", {most - judged.blocks} at most left" if judged.result == "CONTINUE" else ""
+    return f"{nodeid.rpartition('::')[2]}: {judged.blocks} blocks{effect}{left}"

@@ -9,31 +9,39 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Final, final
+from typing import Final, Literal, final
 
-from pytest_llmperf import contest
-from pytest_llmperf.case import Case
+from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.conclusion import Comparison, standing
+from pytest_llmperf.campaign.forecast import most_blocks
+from pytest_llmperf.campaign.lengths import length_fault
+from pytest_llmperf.campaign.memory import Memory, Missing
+from pytest_llmperf.campaign.refresh import refresh
+from pytest_llmperf.campaign.remedy import remedy
+from pytest_llmperf.campaign.rig import Arm, Rig
+from pytest_llmperf.campaign.schedules import (
+    Budget,
+    Interleaving,
+    Start,
+    provided,
+    run_interleaved,
+    run_pair,
+    run_stored,
+)
+from pytest_llmperf.campaign.terms import Mode, Terms, gate_config
 from pytest_llmperf.comparisons import DifferenceReport
-from pytest_llmperf.conclusion import Comparison
 from pytest_llmperf.differences import differences, with_test
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.forecast import most_blocks
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
-from pytest_llmperf.lengthcheck import length_fault
 from pytest_llmperf.measured import launch_values
-from pytest_llmperf.memory import Memory, Missing
 from pytest_llmperf.plan import Plan, ServerSpec
-from pytest_llmperf.refreshing import refresh
-from pytest_llmperf.remedies import remedy
-from pytest_llmperf.rig import Arm, Rig
 from pytest_llmperf.runner import planned
 from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, LaunchValues
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.stored import judge_pair, judge_stored, judge_targeted
-from pytest_llmperf.terms import Mode, Terms, gate_config
 from pytest_llmperf.variables import Arms
 
 __all__ = ["Umpire"]
@@ -67,7 +75,7 @@ class Umpire:
         """Run the launches of a comparison, to the end of every case."""
         session = self._memory.session
         if self.mode in ("stored", "screened", "refresh"):
-            contest.run_stored(rig, cases, spec, session=session, look=self._look_stored)
+            run_stored(rig, cases, spec, session=session, look=self._look_stored)
         if self.mode == "screened":
             for case in cases:
                 if case.error is None and self._verdict(case) in ("INCONCLUSIVE", "NO_BASELINE"):
@@ -91,25 +99,27 @@ class Umpire:
 
     def _interleave(self, rig: Rig, cases: Sequence[Case]) -> None:
         assert self._arms is not None
+        if not provided(cases, (self._arms.baseline, self._arms.candidate)):
+            return
         specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
-        how = contest.Interleaving(
+        how = Interleaving(
             specs=specs,
             seed=cases[0].plan.seed,
-            budget=contest.Budget(self._terms.budget_s),
+            budget=Budget(self._terms.budget_s(len(self._arms.candidate.gpus))),
             session=self._memory.session,
             begin=lambda baseline, candidate: self._begin(cases, baseline, candidate),
             look=lambda case: self._look_interleaved(rig, case),
         )
-        contest.run_interleaved(rig, cases, how)
+        run_interleaved(rig, cases, how)
 
-    def _begin(self, cases: Sequence[Case], baseline: Identity, candidate: Identity) -> contest.Start | None:
+    def _begin(self, cases: Sequence[Case], baseline: Identity, candidate: Identity) -> Start:
         """What is fixed before the first block: priors, configurations, blocks of an earlier run of the sequence.
 
-        None where the arms differ in more than was declared: no load is worth its time then.
+        Where the arms differ in more than was declared, no load is worth its time.
         """
         assert self._arms is not None
         most = self._terms.noise_blocks or self._most_blocks([case for case in cases if case.open])
-        for case in (case for case in cases if case.open):
+        for case in [case for case in cases if case.open]:
             sides = with_test(baseline, case.plan), with_test(candidate, case.plan)
             case.identities |= {"baseline": sides[0], "candidate": sides[1]}
             found = self._differences(*sides, self._arms.declared, stored=False)
@@ -129,11 +139,11 @@ class Umpire:
                     self._judge_blocks(case)
         blocks = [launch.block for case in cases for launch in case.values["candidate"]]
         orders = [launch.order for case in cases for arm in case.values.values() for launch in arm]
-        return contest.Start(max(blocks, default=-1) + 1, max(orders, default=-1) + 1)
+        return Start(max(blocks, default=-1) + 1, max(orders, default=-1) + 1)
 
     # --- the looks
 
-    def look_once(self, rig: Rig, case: Case) -> None:
+    def look_once(self, case: Case) -> None:
         """After the only launch that there is: of a running server, against what is stored."""
         if self.mode != "targeted":
             return
@@ -159,9 +169,7 @@ class Umpire:
             case.comparison = replace(case.comparison, invalid=fault)
             case.finished = True
             return
-        judged = judge_stored(
-            case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config
-        )
+        judged = judge_stored(case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config)
         case.conclude(judged)
         case.wanted = STORED_LAUNCHES[1]
         case.comparison = replace(case.comparison, judgement=judged)
@@ -175,7 +183,7 @@ class Umpire:
             return
         if len(case.values["candidate"]) >= 2:
             self._judge_blocks(case)
-            rig.observer.standing(_standing(case))
+            rig.observer.standing(standing(case.plan.nodeid, case.judgement, case.config.max_blocks))
         if self._terms.noise_blocks is None:
             self._memory.save(case)
 
@@ -192,15 +200,13 @@ class Umpire:
         assert self._arms is not None
         specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
         for case in cases:
-            contest.run_pair(rig, case, specs, PAIR_REPLAYS, session=self._memory.session)
+            run_pair(rig, case, specs, PAIR_REPLAYS, session=self._memory.session)
             if not case.open:
                 continue
             baseline, candidate = case.identities["baseline"], case.identities["candidate"]
             self._configure(case, candidate, 8)
             found = self._differences(baseline, candidate, self._arms.declared, stored=False)
-            judged = judge_pair(
-                case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config
-            )
+            judged = judge_pair(case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config)
             case.conclude(judged)
             case.comparison = Comparison(
                 "targeted",
@@ -235,26 +241,25 @@ class Umpire:
         """What the time budget allows, by the times of earlier runs."""
         assert self._arms is not None
         times = [self._memory.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
-        return most_blocks([case.plan for case in cases], times, self._terms.budget_s)
+        return most_blocks([case.plan for case in cases], times, self._terms.budget_s(len(self._arms.candidate.gpus)))
 
     # --- what it rests on
 
-    def _find_partner(self, case: Case, identity: Identity, *, mode: str) -> bool:
+    def _find_partner(self, case: Case, identity: Identity, *, mode: Literal["stored", "targeted"]) -> bool:
         """Whether there is a stored baseline that it can be compared with; what it is compared with is set."""
         identity = with_test(identity, case.plan)
         case.identities["candidate"] = identity
         partner = self._memory.partner(identity, case.plan, self._terms.against)
-        stored = "targeted" if mode == "targeted" else "stored"
         if isinstance(partner, Missing):
             if self._terms.explicit or case.plan.regression is not None:
-                case.comparison = Comparison(stored, against=partner.nearest, missing=partner.reason)
+                case.comparison = Comparison(mode, against=partner.nearest, missing=partner.reason)
             return False
         self._configure(case, identity, 8)
         case.values["baseline"] = list(partner.launches)
         declared = ("version",) if partner.variable else ()
         found = self._differences(partner.identity, identity, declared, stored=True)
         case.comparison = Comparison(
-            stored,
+            mode,
             against=partner.explanation,
             variable=partner.variable,
             differences=found,
@@ -287,13 +292,3 @@ class Umpire:
         for each in rig.trials(case.plan):
             rig.discard(case.plan, each.launch, "screen: launches side by side decide")
         case.restart()
-
-
-def _standing(case: Case) -> str:
-    """Blocks done, current effect, blocks likely left."""
-    judged = case.judgement
-    assert judged is not None
-    worst = max(judged.metrics, key=lambda each: each.estimate / each.limit, default=None)
-    effect = "" if worst is None else f", {worst.metric} {100 * worst.estimate:+.1f} % worse"
-    left = f", {case.config.max_blocks - judged.blocks} at most left" if judged.result == "CONTINUE" else ""
-    return f"{case.plan.nodeid.rpartition('::')[2]}: {judged.blocks} blocks{effect}{left}"

@@ -8,12 +8,12 @@ from typing import final
 
 from pytest_llmperf.baseline.provenance import provenance
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.campaign import Campaign, Observer, group
-from pytest_llmperf.memory import Memory
+from pytest_llmperf.campaign.campaign import Campaign, Observer, group
+from pytest_llmperf.campaign.memory import Memory
+from pytest_llmperf.campaign.terms import Terms, mode_of
+from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.settings import Overrides, Settings
-from pytest_llmperf.terms import Terms, mode_of
-from pytest_llmperf.umpire import Umpire
 from pytest_llmperf.variables import Arms, against_version, parse_ab, unlaunchable_versions
 
 __all__ = ["Assembly"]

@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
 from pytest_llmperf.baseline.keys import Key, slug
@@ -15,10 +14,9 @@ from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
 from pytest_llmperf.baseline.select import Partner, select
 from pytest_llmperf.baseline.state import BLIND, Durations, NoiseGroup, NoiseKey, PriorRow, SequenceKey, State
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.case import Case
+from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.differences import with_test, workload_digest
-from pytest_llmperf.errors import InfraError
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan, ServerSpec
@@ -185,7 +183,7 @@ class Memory:
 
     def new_session(self, case: Case, reason: str) -> Session:
         """The candidate's launches as a session of a baseline."""
-        identity, who = case.identities["candidate"], self.provenance
+        identity, who = with_test(case.identities["candidate"], case.plan), self.provenance
         return Session(
             id=who.session,
             created=who.created,
@@ -202,8 +200,6 @@ class Memory:
                 for each in case.values["candidate"]
             ),
         )
-
-
 
 
 def noise_key(identity: Identity, plan: Plan) -> NoiseKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -65,7 +66,9 @@ class Rig:
         """Index of the live launch, or of the next one."""
         return len(self._past)
 
-    def start(self, spec: ServerSpec, arm: Arm = "candidate", block: int | None = None, *, priming: bool = False) -> Launch:
+    def start(
+        self, spec: ServerSpec, arm: Arm = "candidate", block: int | None = None, *, priming: bool = False
+    ) -> Launch:
         """A fresh launch of ``spec``; the one that is live ends first. Raises LlmperfError, having noted the launch."""
         self.stop()
         self._now = _Now(arm, block, priming, time.monotonic())
@@ -112,9 +115,7 @@ class Rig:
     def discard(self, plan: Plan, launch: int, reason: str) -> None:
         """The trials of ``plan`` on that launch stay in the report and count for nothing."""
         own = self._trials[plan.nodeid]
-        own[:] = [
-            each.model_copy(update={"discarded": reason}) if each.launch == launch else each for each in own
-        ]
+        own[:] = [each.model_copy(update={"discarded": reason}) if each.launch == launch else each for each in own]
 
     def trials(self, plan: Plan) -> tuple[TrialReport, ...]:
         """What there is so far of one test, trials of an interrupted run included."""
@@ -142,7 +143,7 @@ class Rig:
             time.sleep(0.02)
         return error
 
-    def _progress_of(self, spec: ServerSpec) -> runner.StartProgress:
+    def _progress_of(self, spec: ServerSpec) -> Callable[[float, str], None]:
         def on_progress(seconds: float, log_line: str) -> None:
             self.observer.starting(spec.name, seconds, log_line)
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from pytest_llmperf.case import Case, Served
+from pytest_llmperf.campaign.case import Case, Served
+from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.rig import Arm, Rig
-from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.server.provision import provision
 
-__all__ = ["Budget", "Interleaving", "Start", "run_interleaved", "run_pair", "run_stored"]
+__all__ = ["Budget", "Interleaving", "Start", "provided", "run_interleaved", "run_pair", "run_stored"]
 
 FIRST: Final[tuple[tuple[Arm, Arm], tuple[Arm, Arm]]] = (("baseline", "candidate"), ("candidate", "baseline"))
 
@@ -65,6 +65,18 @@ class Interleaving:
     """Judge the case by its blocks so far, and store them."""
 
 
+def provided(cases: Sequence[Case], specs: Sequence[ServerSpec]) -> bool:
+    """Whether all that these servers need is here; where not, every case has the trouble as its error."""
+    try:
+        for spec in specs:
+            provision(spec)
+    except LlmperfError as error:
+        for case in cases:
+            case.error = error
+        return False
+    return True
+
+
 def run_stored(
     rig: Rig, cases: Sequence[Case], spec: ServerSpec, *, session: str, look: Callable[[Case, Identity], None]
 ) -> None:
@@ -74,7 +86,7 @@ def run_stored(
     """
     order = 0
     while active := [case for case in cases if case.open and len(case.values["candidate"]) < case.wanted]:
-        if not _started(rig, active, lambda: _start_twice(rig, spec, "candidate", order)):
+        if not _started(rig, active, spec, "candidate", order):
             return
         for case in active:
             served = _serve(rig, case, "candidate", order=order, block=order, session=session)
@@ -106,7 +118,7 @@ def run_interleaved(rig: Rig, cases: Sequence[Case], how: Interleaving) -> None:
         began = time.monotonic()
         got: dict[str, list[Served]] = {case.plan.nodeid: [] for case in active}
         for arm in arms:
-            if not _started(rig, active, lambda arm=arm: _start_twice(rig, how.specs[arm], arm, block)):
+            if not _started(rig, active, how.specs[arm], arm, block):
                 return
             for case in active:
                 if not case.open or len(got[case.plan.nodeid]) < arms.index(arm):
@@ -154,7 +166,7 @@ def run_pair(rig: Rig, case: Case, specs: Mapping[Arm, ServerSpec], replays: int
     for block in range(replays):
         got = []
         for place, arm in enumerate(arms):
-            if not _started(rig, [case], lambda arm=arm: rig.start(specs[arm], arm, block)):
+            if not _started(rig, [case], specs[arm], arm, block):
                 return
             served = _serve(rig, case, arm, order=2 * block + place, block=block, session=session, replays=1)
             rig.stop()
@@ -171,11 +183,11 @@ def run_pair(rig: Rig, case: Case, specs: Mapping[Arm, ServerSpec], replays: int
 
 
 def _prime(rig: Rig, cases: Sequence[Case], how: Interleaving) -> tuple[Identity, Identity] | None:
-    """One unjudged launch of each arm: caches warm, both start, and what they are is known before a load is paid for."""
+    """One unjudged launch of each arm: caches are warm then, and what the arms are is known before a load is paid."""
     active = [case for case in cases if case.open]
     found: list[Identity] = []
     for arm in FIRST[0]:
-        if not _started(rig, active, lambda arm=arm: _start_twice(rig, how.specs[arm], arm, None, priming=True)):
+        if not _started(rig, active, how.specs[arm], arm, None, priming=True):
             return None
         assert rig.live is not None
         found.append(rig.live.identity)
@@ -183,25 +195,23 @@ def _prime(rig: Rig, cases: Sequence[Case], how: Interleaving) -> tuple[Identity
     return found[0], found[1]
 
 
-def _start_twice(rig: Rig, spec: ServerSpec, arm: Arm, block: int | None, *, priming: bool = False) -> Launch:
-    """A fresh launch; one that fails to start is tried once more. Raises LlmperfError."""
+def _started(
+    rig: Rig, cases: Sequence[Case], spec: ServerSpec, arm: Arm, block: int | None, *, priming: bool = False
+) -> bool:
+    """Whether a fresh launch is there, on the second attempt if need be; where not, every case has what happened as
+    its error."""
     try:
-        return rig.start(spec, arm, block, priming=priming)
-    except ServerStartError:
-        return rig.start(spec, arm, block, priming=priming)
-
-
-def _started(rig: Rig, cases: Sequence[Case], start: Callable[[], Launch]) -> bool:
-    """Whether the launch is there; where not, every case has what happened as its error."""
-    try:
-        live = start()
+        try:
+            live = rig.start(spec, arm, block, priming=priming)
+        except ServerStartError:
+            live = rig.start(spec, arm, block, priming=priming)
     except LlmperfError as error:
         for case in cases:
             case.error = error
-            case.unstarted = rig.arm if isinstance(error, ServerStartError) else None
+            case.unstarted = arm if isinstance(error, ServerStartError) else None
         return False
     for case in cases:
-        case.identities[rig.arm] = live.identity
+        case.identities.setdefault(arm, live.identity)
     return True
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from pytest_llmperf.plan import Plan
-from pytest_llmperf.settings import Accept
+from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.family import default_family
 from pytest_llmperf.stats.launches import GateConfig, Tolerance
 from pytest_llmperf.variables import Arms
@@ -31,7 +31,7 @@ class Terms:
     ab: str | None = None
     """``key=value``: the one change of a job of launches side by side."""
     allow: tuple[str, ...] = ()
-    budget_s: float | None = None
+    budget: Budget | None = None
     refresh: bool = False
     replace: bool = False
     force: bool = False
@@ -40,6 +40,12 @@ class Terms:
     """A/A: both arms are the same, and this many blocks are run to learn how this runner varies."""
     pool: str | None = None
     accepted: tuple[Accept, ...] = field(default_factory=tuple)
+
+    def budget_s(self, gpus: int) -> float | None:
+        """Wall-clock seconds that a campaign on so many GPUs may take."""
+        if self.budget is None or self.budget.gpu_hours is None:
+            return None if self.budget is None else self.budget.seconds
+        return 3600 * self.budget.gpu_hours / max(1, gpus)
 
     @property
     def argument(self) -> str:

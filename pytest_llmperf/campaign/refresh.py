@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.refresh import Row, old_and_new, two_modes
 from pytest_llmperf.baseline.samples import LaunchSamples, samples_of
-from pytest_llmperf.case import Case
+from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.memory import Memory
+from pytest_llmperf.campaign.terms import Terms
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.measured import metrics_of
-from pytest_llmperf.memory import Memory
 from pytest_llmperf.stats.family import gate_row
-from pytest_llmperf.terms import Terms
 from pytest_llmperf.units import format_quantity
 
 __all__ = ["refresh"]
@@ -37,7 +37,7 @@ def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
             doubts.append(why)
     if doubts and not terms.force:
         raise UsageError(
-            f"{nodeid}: the baseline is not refreshed: {'; '.join(doubts)}; find out why, or store it all the same with "
+            f"{nodeid}: the baseline is not refreshed: {'; '.join(doubts)}; find out why, or store it with "
             "--llmperf-force"
         )
     memory.store.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pytest_llmperf.conclusion import Comparison
+from pytest_llmperf.campaign.conclusion import Comparison
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.variables import unlaunchable_versions
 

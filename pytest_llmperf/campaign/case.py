@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from pytest_llmperf.conclusion import Comparison
+from pytest_llmperf.baseline.state import Sequence_
+from pytest_llmperf.campaign.conclusion import Comparison
+from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.errors import LlmperfError, ServerDiedError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import TrialReport
-from pytest_llmperf.rig import Arm, Rig
 from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues, Outcome
 from pytest_llmperf.stats.prior import Prior
 
@@ -67,6 +68,8 @@ class Case:
     comparison: Comparison | None = None
     """What it is compared with; None until that is known, or where nothing is."""
     notes: list[str] = field(default_factory=list)
+    sequence: Sequence_ | None = None
+    """Its blocks as the store has them."""
     values: dict[Arm, list[LaunchValues]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
     trials: dict[Arm, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     ready_s: dict[Arm, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -134,4 +137,3 @@ class Case:
         last = self.judgement or Judgement(result, reason)
         self.judgement = replace(last, result=result, reason=reason)
         self.finished = True
-

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-from pytest_llmperf import contest, runner
-from pytest_llmperf.case import Case
+from pytest_llmperf import runner
+from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
+from pytest_llmperf.campaign.rig import Observer, Rig
+from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
-from pytest_llmperf.conclusion import Comparison, comparison_rows, judgement_report
 from pytest_llmperf.errors import LlmperfError, ServerDiedError
 from pytest_llmperf.gate import Verdict, strongest
 from pytest_llmperf.identity import Identity
@@ -22,11 +24,9 @@ from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import CampaignReport, LaunchReport, Result, TrialReport
-from pytest_llmperf.rig import Observer, Rig
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import metric_reports
-from pytest_llmperf.umpire import Umpire
 
 __all__ = ["Campaign", "Observer", "group"]
 
@@ -71,7 +71,7 @@ class Campaign:
                 raise
         assert self._rig.live is not None
         for case in self._cases.values():
-            case.identities["candidate"] = self._rig.live.identity
+            case.identities.setdefault("candidate", self._rig.live.identity)
         return self._rig.live
 
     def prepare(self) -> None:
@@ -173,7 +173,7 @@ class Campaign:
                 return
         if case.open:
             case.finished = True
-            self._umpire.look_once(self._rig, case)
+            self._umpire.look_once(case)
 
     def _fresh(self) -> None:
         """The live launch; where its server ended between two tests, which none of them is to blame for, a new one."""
