@@ -47,6 +47,10 @@ class Settings(BaseModel):
     replays: int | None = Field(default=None, ge=1, le=100)
     clients: Clients = "auto"
     report: str = "llmperf-report"
+    baselines: str = "baselines"
+    """A directory, relative to the file, or a URL."""
+    pool: str | None = Field(default=None, min_length=1)
+    """Name of the runners that are interchangeable with this one."""
     undecided: Literal["warn", "fail"] = "warn"
     workloads: tuple[str, ...] = ("perfsuites/workloads",)
     """Folders, relative to the file, that workload names are looked up in."""

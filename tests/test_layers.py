@@ -51,7 +51,10 @@ ALLOWED: dict[str, set[str]] = {
     "journal": {"reports", "result", "errors"},
     "runner": STEPS,
     "campaign": STEPS | {"runner"},
-    "cli": {"doctor", "reports", "result", "catalog", "units", "errors", "plan"},
+    "cli": {
+        "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
+        "result", "settings", "units",
+    },
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",

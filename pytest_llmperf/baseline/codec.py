@@ -43,6 +43,8 @@ def dump(model: BaseModel) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {
             name: _plain(each) for name, each in value.items() if not (isinstance(each, float) and math.isnan(each))
