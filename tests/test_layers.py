@@ -64,7 +64,10 @@ ALLOWED: dict[str, set[str]] = {
     "measured": {"catalog", "metrics", "plan", "records", "stats"},
     "runner": STEPS | {"measured"},
     "campaign": STEPS | {"fields", "measured", "runner"},
-    "cli": {"doctor", "reports", "result", "catalog", "units", "errors", "plan"},
+    "cli": {
+        "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
+        "result", "settings", "units",
+    },
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",

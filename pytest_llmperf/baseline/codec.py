@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -42,13 +43,15 @@ def dump(model: BaseModel) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping):
         return {
             name: _plain(each) for name, each in value.items() if not (isinstance(each, float) and math.isnan(each))
         }
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def parse(data: bytes, where: str, model: type[Stored], schema: str, remedy: str) -> Stored:

@@ -21,7 +21,7 @@ from pytest_llmperf.baseline.schema import StoredLaunch
 from pytest_llmperf.baseline.store import Store, retried
 from pytest_llmperf.errors import BaselineError, InfraError
 
-__all__ = ["BLIND", "Durations", "NoiseGroup", "NoiseKey", "PriorRow", "SequenceKey", "Sequence_", "State"]
+__all__ = ["BLIND", "BlockSequence", "Durations", "NoiseKey", "PriorRow", "SequenceKey", "State", "StoredNoise"]
 
 SCHEMA: Final = "pytest-llmperf/state/1"
 CONTINUED: Final = timedelta(hours=24)
@@ -75,11 +75,11 @@ class NoiseKey:
 class PriorRow(_Remembered):
     """What was believed of a metric's noise before the first block."""
 
-    s0_squared: FiniteFloat = Field(gt=0)
+    s0_squared: FiniteFloat = Field(ge=0)
     d0: FiniteFloat = Field(gt=0)
 
 
-class Sequence_(_File):  # noqa: N801 - the word of the specification, which collections.abc has too
+class BlockSequence(_File):
     """The blocks of one pair until it is decided. Its prior is frozen: it is that of the first block for good."""
 
     key: dict[str, str | None]
@@ -97,17 +97,17 @@ class Sequence_(_File):  # noqa: N801 - the word of the specification, which col
     updated: AwareDatetime
 
 
-class NoiseGroup(_Remembered):
-    """One arm of one job: two launches or more, in their order."""
+class StoredNoise(_Remembered):
+    """How the launches of one arm of one job varied."""
 
     created: AwareDatetime
-    values: dict[str, tuple[FiniteFloat, ...]]
-    """Metric → one value per launch, in base units."""
+    spread: dict[str, tuple[FiniteFloat, int]]
+    """Metric → (variance of one launch's log value, launches that it rests on, two or more)."""
 
 
 class _Noise(_File):
     key: dict[str, str]
-    groups: tuple[NoiseGroup, ...] = ()
+    groups: tuple[StoredNoise, ...] = ()
 
 
 class Durations(_File):
@@ -137,49 +137,49 @@ class State:
         """Where it is not, say "sequence not continued"."""
         return self._store.writable
 
-    def begin(self, key: SequenceKey, prior: Mapping[str, PriorRow]) -> Sequence_:
+    def begin(self, key: SequenceKey, prior: Mapping[str, PriorRow]) -> BlockSequence:
         """The sequence to add blocks to: the undecided one of the last 24 h with *its* prior, else a new one.
 
         Nothing is written.
         """
         path = _path("sequences", key)
-        found, self._began[path] = self._read(path, Sequence_)
+        found, self._began[path] = self._read(path, BlockSequence)
         now = self._now()
         if found is not None and found.key != asdict(key):
             found = None  # a hash that met another: no continuation
         if found is not None and found.status == "open" and -_SKEW <= now - found.updated <= CONTINUED:
             return found
         number, earlier = (0, ()) if found is None else (found.number, (*found.earlier, found.verdict or "unfinished"))
-        return Sequence_(
+        return BlockSequence(
             key=asdict(key), number=number + 1, earlier=earlier, prior=dict(prior), created=now, updated=now
         )
 
-    def save(self, sequence: Sequence_) -> Sequence_:
+    def save(self, sequence: BlockSequence) -> BlockSequence:
         """Store it as of now. Raises InfraError too where another run has gone on with it since ``begin``."""
         key = SequenceKey(**sequence.key)  # type: ignore[arg-type]  # None only where it may be
         path = _path("sequences", key)
         stored = sequence.model_copy(update={"updated": self._now()})
 
         def change() -> None:
-            _, tag = self._read(path, Sequence_)
+            _, tag = self._read(path, BlockSequence)
             if tag != self._began.get(path):
                 raise InfraError(
                     f"{self._where(path)}: another run goes on with this sequence; run one after the other"
                 )
             self._files.write(path, dump(stored), tag)
-            self._began[path] = self._read(path, Sequence_)[1]
+            self._began[path] = self._read(path, BlockSequence)[1]
 
         retried(self._files, self._where(path), change)
         return stored
 
-    def noise(self, key: NoiseKey) -> tuple[NoiseGroup, ...]:
+    def noise(self, key: NoiseKey) -> tuple[StoredNoise, ...]:
         """At most the 12 newest groups of the last 90 days, oldest first."""
         found, _ = self._read(_path("noise", key), _Noise)
         return () if found is None or found.key != asdict(key) else self._recent(found.groups)
 
-    def learn(self, key: NoiseKey, groups: Sequence[NoiseGroup]) -> None:
-        """Add what a job showed; groups of fewer than two launches tell nothing and are left out."""
-        telling = [group for group in groups if max(map(len, group.values.values()), default=0) > 1]
+    def learn(self, key: NoiseKey, groups: Sequence[StoredNoise]) -> None:
+        """Add what a job showed, one group per arm; one without a metric tells nothing and is left out."""
+        telling = [group for group in groups if group.spread]
 
         def add(found: _Noise) -> _Noise:
             before = found.groups if found.key == asdict(key) else ()
@@ -215,7 +215,7 @@ class State:
         )
         return after.runs
 
-    def _recent(self, groups: Sequence[NoiseGroup]) -> tuple[NoiseGroup, ...]:
+    def _recent(self, groups: Sequence[StoredNoise]) -> tuple[StoredNoise, ...]:
         now = self._now()
         known = [group for group in groups if -_SKEW <= now - group.created <= NOISE_AGE]
         return tuple(sorted(known, key=lambda group: group.created)[-NOISE_GROUPS:])

@@ -86,7 +86,7 @@ class Campaign:
             self._measure(case)
         elif not self._contested:
             self._contested = True
-            self._umpire.contest(self._rig, list(self._cases.values()), self.spec)
+            self._contest()
         if case.error is not None:
             raise case.error
         return self._result(case)
@@ -155,6 +155,16 @@ class Campaign:
             launches=self.launches(),
             tests=tuple(plan.nodeid for plan in self.plans),
         )
+
+    def _contest(self) -> None:
+        cases = list(self._cases.values())
+        try:
+            self._umpire.contest(self._rig, cases, self.spec)
+        except BaseException as error:  # the test that asked has it as it is; the others must not seem to have ended
+            for case in cases:
+                if case.open:
+                    case.error = LlmperfError(f"the campaign broke off: {type(error).__name__}: {error}")
+            raise
 
     def _measure(self, case: Case) -> None:
         """The replays of one test that are still missing, on the launch that all tests share."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from pytest_llmperf.baseline.state import Sequence_
+from pytest_llmperf.baseline.state import BlockSequence
 from pytest_llmperf.campaign.conclusion import Comparison
 from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.errors import LlmperfError, ServerDiedError
@@ -68,7 +68,7 @@ class Case:
     comparison: Comparison | None = None
     """What it is compared with; None until that is known, or where nothing is."""
     notes: list[str] = field(default_factory=list)
-    sequence: Sequence_ | None = None
+    sequence: BlockSequence | None = None
     """Its blocks as the store has them."""
     values: dict[Arm, list[LaunchValues]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
     trials: dict[Arm, list[Trial]] = field(default_factory=lambda: defaultdict(list))

@@ -12,7 +12,7 @@ from pytest_llmperf.baseline.keys import Key, slug
 from pytest_llmperf.baseline.provenance import Provenance, utc_now
 from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
 from pytest_llmperf.baseline.select import Partner, select
-from pytest_llmperf.baseline.state import BLIND, Durations, NoiseGroup, NoiseKey, PriorRow, SequenceKey, State
+from pytest_llmperf.baseline.state import BLIND, Durations, NoiseKey, PriorRow, SequenceKey, State, StoredNoise
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.catalog import metric
@@ -21,8 +21,7 @@ from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.stats.launches import LaunchValues
-from pytest_llmperf.stats.prior import NoiseGroup as Spread
-from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.prior import NoiseGroup, Prior
 
 __all__ = ["Found", "Memory", "Missing", "from_stored", "stored_launch"]
 
@@ -253,20 +252,20 @@ def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:
     return tuple(launches), sorted(changed)
 
 
-def _noise_group(launches: Sequence[LaunchValues]) -> NoiseGroup:
+def _noise_group(launches: Sequence[LaunchValues]) -> StoredNoise:
     names = set.intersection(*(set(launch.metrics) for launch in launches))
     values = {name: tuple(launch.metrics[name] for launch in launches) for name in sorted(names)}
     finite = {name: each for name, each in values.items() if all(0 < value < math.inf for value in each)}
-    return NoiseGroup(created=utc_now(), values=finite)
+    return StoredNoise(created=utc_now(), values=finite)
 
 
-def _spread(group: NoiseGroup) -> Spread:
+def _spread(group: StoredNoise) -> NoiseGroup:
     count = max(map(len, group.values.values()), default=0)
     launches = [
         LaunchValues({name: each[at] for name, each in group.values.items() if at < len(each)}, at, at, "", 0, 0)
         for at in range(count)
     ]
-    return Spread.of(launches, group.created.timestamp())
+    return NoiseGroup.of(launches, group.created.timestamp())
 
 
 def _digest(spec: ServerSpec) -> str:

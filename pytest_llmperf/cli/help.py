@@ -97,7 +97,9 @@ The first of 2-5, 1, 10, 12 that applies.
 
 pytest-llmperf:
   0   done
-  2   wrong usage, or a file that is missing, unreadable or of an unknown schema"""
+  1   baseline list: a file of the store is refused; baseline prune: nothing removed, as --yes is missing
+  2   wrong usage, or a file that is missing, unreadable or of an unknown schema; baseline promote: refused
+  baseline refresh ends as the pytest run that it starts"""
 
 
 def _verdicts() -> str:
