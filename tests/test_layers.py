@@ -85,7 +85,7 @@ ONLY_IN: dict[str, set[str]] = {
     "psutil": {"server", "telemetry"},
     "rich": {"reports", "cli"},
     "fsspec": {"baseline/urls"},
-    "packaging": {"baseline"},
+    "packaging": {"baseline", "cli"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},

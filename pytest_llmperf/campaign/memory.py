@@ -95,18 +95,21 @@ class Memory:
     def prior(self, identity: Identity, plan: Plan) -> Prior:
         """How this runner has varied for this load."""
         groups = self._state.noise(noise_key(identity, plan))
-        return Prior.from_history([_spread(group) for group in groups])
+        return Prior.from_history([NoiseGroup(each.created.timestamp(), each.spread) for each in groups])
 
     def learn(self, case: Case) -> None:
         """How the launches of this job varied, for the priors of later ones."""
         arms = [case.values["candidate"]]
         if case.ready_s["baseline"]:  # launched here, not stored
             arms.append(case.values["baseline"])
-        telling = [arm for arm in arms if len(arm) > 1]
+        telling, now = [arm for arm in arms if len(arm) > 1], utc_now()
         identity = case.identities.get("candidate")
         if identity is None or not telling or not self._state.writable:
             return
-        self._state.learn(noise_key(identity, case.plan), [_noise_group(arm) for arm in telling])
+        self._state.learn(
+            noise_key(identity, case.plan),
+            [StoredNoise(created=now, spread=dict(NoiseGroup.of(arm, now.timestamp()).spread)) for arm in telling],
+        )
 
     # --- sequences
 
@@ -250,22 +253,6 @@ def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:
             kept = {name: value for name, value in each.metrics.items() if name not in changed}
             launches.append(from_stored(each.model_copy(update={"metrics": kept}), session.id))
     return tuple(launches), sorted(changed)
-
-
-def _noise_group(launches: Sequence[LaunchValues]) -> StoredNoise:
-    names = set.intersection(*(set(launch.metrics) for launch in launches))
-    values = {name: tuple(launch.metrics[name] for launch in launches) for name in sorted(names)}
-    finite = {name: each for name, each in values.items() if all(0 < value < math.inf for value in each)}
-    return StoredNoise(created=utc_now(), values=finite)
-
-
-def _spread(group: StoredNoise) -> NoiseGroup:
-    count = max(map(len, group.values.values()), default=0)
-    launches = [
-        LaunchValues({name: each[at] for name, each in group.values.items() if at < len(each)}, at, at, "", 0, 0)
-        for at in range(count)
-    ]
-    return NoiseGroup.of(launches, group.created.timestamp())
 
 
 def _digest(spec: ServerSpec) -> str:
