@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"fields"},
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
-    "settings": {"errors", "lengths", "plan", "engines", "recount"},
+    "settings": {"errors", "fields", "lengths", "plan", "engines", "recount"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
