@@ -9,7 +9,7 @@ from pydantic import Field
 from pytest_llmperf.fields import Frozen
 from pytest_llmperf.verdict import VerdictName
 
-__all__ = ["ComparisonReport", "DifferenceReport", "JudgementReport"]
+__all__ = ["ComparisonReport", "DifferenceReport", "Forecast", "JudgementReport"]
 
 
 class DifferenceReport(Frozen):
@@ -81,4 +81,21 @@ class JudgementReport(Frozen):
     """How many sequences this pair has had; blocks of an undecided one go on where it ended."""
     remedy: str | None = None
     """The exact command that would decide, or what else to do."""
+    notes: tuple[str, ...] = ()
+
+
+class Forecast(Frozen):
+    """What a campaign will cost and can show, before the first second of it is spent; None where it is not known."""
+
+    mode: str
+    """In words: what is compared with what."""
+    launches: tuple[int, int]
+    """Judged launches, at least and at most; of a running server connections."""
+    seconds: tuple[float, float] | None = None
+    """At least, at most; from earlier runs."""
+    gpus: int = 0
+    price_usd: float | None = None
+    """At most."""
+    detects: dict[str, float] = Field(default_factory=dict)
+    """Metric → smallest change (a ratio) that the campaign shows in four of five cases."""
     notes: tuple[str, ...] = ()

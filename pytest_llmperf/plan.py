@@ -266,7 +266,8 @@ class Plan(Frozen):
     regression: Regression | None = None
     """None: the test itself asks for no comparison."""
     expects: tuple[Expectation, ...] = ()
-    replays: int = Field(default=1, ge=1, le=100)
+    replays: int | None = Field(default=None, ge=1, le=100)
+    """Of the load, per launch; None: one, or what a comparison needs."""
     seed: int = 0
     clients: Clients = "auto"
     notes: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
         slo=read_slo(arguments.get("slo"), slas),
         regression=read_regression(asked.regressions),
         expects=read_expects(arguments.get("expects")),
-        replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays or 1,
+        replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays,
         seed=_count(arguments, "seed", 0, 2**63 - 1) or 0,
         clients=options.clients or _clients(arguments.get("clients")) or options.settings.clients,
     )

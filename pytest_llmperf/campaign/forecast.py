@@ -1,15 +1,14 @@
-"""What a campaign will cost and can show, before the first second of it is spent. Pure."""
+"""How long a campaign takes, how many blocks its budget has room for, and what it can show. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Protocol
 
 from pytest_llmperf.plan import Plan
 
-__all__ = ["Forecast", "Times", "block_seconds", "most_blocks"]
+__all__ = ["Times", "block_seconds", "launch_seconds", "most_blocks"]
 
 BLOCKS: Final = (12, 8, 6, 4, 3)
 """Numbers of blocks whose levels are tabulated."""
@@ -24,21 +23,6 @@ class Times(Protocol):
 
     @property
     def replay_s(self) -> Mapping[str, Sequence[float]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """``None`` where earlier runs have not shown it."""
-
-    launches: str
-    """In words, e.g. ``2 to 3 launches``."""
-    seconds: tuple[float, float] | None = None
-    """At least, at most."""
-    gpu_hours: float | None = None
-    """At most."""
-    price_usd: float | None = None
-    detects: Mapping[str, float] = field(default_factory=dict)
-    """Metric → smallest change, a ratio, that the job shows in four of five cases."""
 
 
 def launch_seconds(plans: Sequence[Plan], times: Times, replays: int) -> float | None:
@@ -60,10 +44,13 @@ def block_seconds(plans: Sequence[Plan], arms: Sequence[Times], replays: int) ->
     return None if None in known else sum(each for each in known if each is not None)
 
 
-def most_blocks(plans: Sequence[Plan], arms: Sequence[Times], budget_s: float | None, replays: int = 2) -> int:
-    """Blocks of a sequence, fixed before its first: the largest tabulated number that the budget has room for."""
+def most_blocks(plans: Sequence[Plan], arms: Sequence[Times], budget_s: float | None, replays: int) -> int:
+    """Blocks of a sequence, fixed before its first: the largest tabulated number that the budget has room for.
+
+    One unjudged launch of each arm goes before them. Without a budget, or times of earlier runs, the usual number.
+    """
     seconds = block_seconds(plans, arms, replays)
     if budget_s is None or seconds is None:
         return USUAL
-    room = int(budget_s / seconds) - 1  # one unjudged launch of each arm goes before
+    room = int(budget_s / seconds) - 1
     return next((count for count in BLOCKS if count <= room), BLOCKS[-1])

@@ -17,7 +17,7 @@ from pytest_llmperf.result import SCHEMA, TestReport
 
 __all__ = ["Row", "document", "launch_values", "rows_of"]
 
-CORE: Final = ("ttft_p50", "ttft_p95", "tpot_mean", "e2e_p50", "output_throughput", "time_to_ready")
+CORE: Final = ("ttft_p50", "ttft_p95", "tpot_mean", "e2e_p50", "output_throughput")
 """Metrics that always have a row; limited and compared ones join them. A row for every metric would bury them."""
 RATES: Final = ("tok/s", "req/s")
 CANDIDATE: Final = "candidate"
@@ -65,20 +65,18 @@ def rows_of(test: TestReport) -> tuple[Row, ...]:
     compared = {entry.metric: entry for entry in test.comparisons}
     refused = {check.metric for check in test.slas if check.verdict == "INVALID"}
     wanted = dict.fromkeys((*CORE, *(check.metric for check in test.slas if check.kind == "sla"), *compared))
-    seconds = {
-        name: found
-        for name in wanted
-        if name not in refused and (found := _seconds(name, values.get(name))) is not None
-    }
+    durations = {name: _seconds(name, values.get(name)) for name in wanted if name not in refused}
+    seconds = {name: found for name, found in durations.items() if found is not None}
     others = {
         name: {"unit": metric(name).unit, "launches": list(found)}
         for name, found in values.items()
         if name not in seconds and name not in refused and any(value is not None for value in found)
         if metric(name).unit not in ("s", *RATES) or name in wanted
     }
-    short, _, bracket = test.nodeid.rpartition("::")[2].partition("[")
+    where, opening, bracket = test.nodeid.partition("[")
+    short = where.rpartition("::")[2] + opening + bracket
     rows = []
-    for name, durations in seconds.items():
+    for name, of_launches in seconds.items():
         known = metric(name)
         info: dict[str, Any] = {
             "schema": SCHEMA,
@@ -96,11 +94,11 @@ def rows_of(test: TestReport) -> tuple[Row, ...]:
             info["others"] = others
         rows.append(
             Row(
-                name=f"{test.nodeid.rpartition('::')[2]}/{name}",
+                name=f"{short}/{name}",
                 fullname=f"{test.nodeid}/{name}",
                 group=name,
-                param=bracket.removesuffix("]") if short and bracket else None,
-                values=durations,
+                param=bracket.removesuffix("]") or None,
+                values=of_launches,
                 has_error=test.outcome != "passed" or test.verdict in ("INVALID", "CONFOUNDED", "FAIL"),
                 extra_info={"llmperf": info},
             )

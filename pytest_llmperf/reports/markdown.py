@@ -116,7 +116,8 @@ def _open(test: TestReport) -> bool:
 
 def _names(tests: Sequence[TestReport]) -> dict[str, str]:
     """Node id → what the tables call the test: its last part where no other test has the same."""
-    short = [test.nodeid.rpartition("::")[2] for test in tests]
+    parts = [test.nodeid.partition("[") for test in tests]
+    short = [where.rpartition("::")[2] + opening + rest for where, opening, rest in parts]
     return {
         test.nodeid: code(name if short.count(name) == 1 else test.nodeid)
         for test, name in zip(tests, short, strict=True)

@@ -36,8 +36,8 @@ class Block:
 
 def plain(text: str, longest: int = LONGEST_TEXT) -> str:
     """``text`` as one line of running text or a table cell; mentions, references and links are broken up."""
-    shown = _short(_one_line(text), longest).translate(_ENTITIES)
-    return _REFERENCE.sub(lambda found: f"{found[0]}\u200b", _EMPHASIS.sub("&#95;", shown))
+    shown = _REFERENCE.sub(lambda found: f"{found[0]}\u200b", _short(_one_line(text), longest))
+    return _EMPHASIS.sub("&#95;", shown.translate(_ENTITIES))
 
 
 def code(text: str, longest: int = LONGEST_NAME) -> str:

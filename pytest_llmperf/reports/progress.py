@@ -33,7 +33,7 @@ class ProgressDisplay:
 
     def loading(self, plan: Plan, replay: int, done: int, total: int | None, in_flight: int, failed: int) -> None:
         """A load is running: ``done`` of ``total`` requests (None: as many as fit the duration)."""
-        which = f" replay {replay + 1}/{plan.replays}" if plan.replays > 1 else ""
+        which = f" replay {replay + 1}/{plan.replays}" if (plan.replays or 1) > 1 else ""
         trouble = f"  {failed} failed" if failed else ""
         self._show(
             plan.nodeid.rpartition("::")[2] + which,
