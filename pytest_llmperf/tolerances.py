@@ -90,7 +90,9 @@ def _ratio(name: str, end: Any, written: Any) -> float:
         raise MarkerError(MARKER, name, f"{error.problem}; {EXAMPLE}") from None
     if ratio == 0:
         raise MarkerError(MARKER, name, f"{written!r} tolerates nothing: no measurement could show that; {EXAMPLE}")
-    bare = not (isinstance(end, str) and end.endswith("%"))
-    if ratio > 1 or (bare and ratio >= 1):
-        raise MarkerError(MARKER, name, f"{written!r} is {100 * ratio:g} %; {EXAMPLE}, at most '100 %'")
+    if isinstance(end, str) and end.endswith("%"):
+        if ratio > 1:
+            raise MarkerError(MARKER, name, f"{written!r} is more than 100 %; {EXAMPLE}")
+    elif ratio >= 1:
+        raise MarkerError(MARKER, name, f"{written!r} would be {100 * ratio:g} %; {EXAMPLE}")
     return ratio
