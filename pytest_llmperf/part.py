@@ -158,6 +158,7 @@ class TestPart:
             slas=tuple(check_report(check) for check in verdict.checks) if verdict is not None else (),
             judgement=judgement,
             comparisons=comparisons,
+            notes=self.campaign.notes(self.plan),
             message=self.message,
         )
 

@@ -258,6 +258,8 @@ class TestReport(_Stored):
     """None where no comparison was asked for."""
     comparisons: tuple[ComparisonReport, ...] = ()
     findings: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was done besides, e.g. the baseline that was refreshed, old and new."""
     message: str | None = None
 
 

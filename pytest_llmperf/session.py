@@ -126,8 +126,10 @@ class LlmperfSession:
         if not self._campaigns:
             return ["llmperf: no performance test is selected"]
         last = Journal.last_report(self._options.report_dir)
-        shown = [[public_plan(plan) for plan in campaign.plans] for campaign in self._campaigns]
-        return [line for plans in shown for line in describe_campaign(plans, last)]
+        lines = []
+        for campaign in self._campaigns:
+            lines += describe_campaign([public_plan(plan) for plan in campaign.plans], last, campaign.forecast())
+        return lines
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:

@@ -116,6 +116,8 @@ class Durations(_File):
     launch_s: tuple[FiniteFloat, ...] = ()
     replay_s: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
     """By node id."""
+    noise: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """By node id: where the noise of that test on this server is kept."""
 
 
 class _Undecided(_File):
@@ -191,13 +193,21 @@ class State:
         """Of the server whose specification has the digest ``server``; empty where it never ran."""
         return self._read(_path("durations", server), Durations)[0] or Durations()
 
-    def note_durations(self, server: str, launch_s: Sequence[float], replay_s: Mapping[str, Sequence[float]]) -> None:
+    def note_durations(
+        self,
+        server: str,
+        launch_s: Sequence[float],
+        replay_s: Mapping[str, Sequence[float]],
+        noise: Mapping[str, NoiseKey],
+    ) -> None:
         """Add the seconds of launches (until ready) and of replays by node id; the newest 12 of each stay."""
 
         def add(found: Durations) -> Durations:
             tests = {test: (*found.replay_s.get(test, ()), *taken)[-TIMES_KEPT:] for test, taken in replay_s.items()}
             launches = (*found.launch_s, *launch_s)[-TIMES_KEPT:]
-            return Durations(launch_s=launches, replay_s={**found.replay_s, **tests})
+            keys = {test: asdict(key) for test, key in noise.items()}
+            replays = {**found.replay_s, **tests}
+            return Durations(launch_s=launches, replay_s=replays, noise={**found.noise, **keys})
 
         self._update(_path("durations", server), Durations(), add)
 

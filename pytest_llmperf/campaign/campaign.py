@@ -16,7 +16,7 @@ from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
-from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
+from pytest_llmperf.comparisons import ComparisonReport, Forecast, JudgementReport
 from pytest_llmperf.errors import LlmperfError, ServerDiedError
 from pytest_llmperf.gate import Verdict, strongest
 from pytest_llmperf.identity import Identity
@@ -143,6 +143,14 @@ class Campaign:
     def launches(self) -> tuple[LaunchReport, ...]:
         """All launches so far, the live one last."""
         return self._rig.launches()
+
+    def forecast(self) -> Forecast:
+        """What it will cost and can show."""
+        return self._umpire.forecast(self.plans)
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        """What its baseline came to, old and new, where it was refreshed."""
+        return tuple(self._cases[plan.nodeid].notes) if self._umpire.mode == "refresh" else ()
 
     def report(self) -> CampaignReport:
         identities = next((case.identities for case in self._cases.values() if case.identities), {})

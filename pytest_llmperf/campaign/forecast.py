@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, Protocol
 
+from pytest_llmperf.campaign.terms import Mode
+from pytest_llmperf.comparisons import Forecast
 from pytest_llmperf.plan import Plan
+from pytest_llmperf.stats.family import default_family
+from pytest_llmperf.stats.power import detectable_interleaved, detectable_stored
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.variables import Arms
 
-__all__ = ["Times", "block_seconds", "launch_seconds", "most_blocks"]
+__all__ = ["USUAL", "Times", "block_seconds", "foretell", "launch_seconds", "most_blocks"]
 
 BLOCKS: Final = (12, 8, 6, 4, 3)
 """Numbers of blocks whose levels are tabulated."""
@@ -54,3 +60,51 @@ def most_blocks(plans: Sequence[Plan], arms: Sequence[Times], budget_s: float | 
         return USUAL
     room = int(budget_s / seconds) - 1
     return next((count for count in BLOCKS if count <= room), BLOCKS[-1])
+
+
+def foretell(
+    mode: Mode, plans: Sequence[Plan], times: Sequence[Times], most: int, arms: Arms | None, prior: Prior | None
+) -> Forecast:
+    """``times``: of the server, or of baseline and candidate; ``most``: blocks at most; ``prior``: of the noisiest test
+    on this runner, None where it has not been measured."""
+    replays = 1 if mode in ("sla", "targeted") else 2
+    candidate = launch_seconds(plans, times[-1], replays)
+    block = block_seconds(plans, times, replays) if len(times) > 1 else None
+    family = default_family(cpu_engine=False, ok_requests=0)
+    notes = [] if prior is not None or mode in ("sla", "refresh") else ["this runner's noise is not known yet"]
+    if mode == "interleaved":
+        launches = (4, 2 * most)
+        seconds = None if block is None else (3 * block, (most + 1) * block)
+        detects = detectable_interleaved(family, most, prior=prior)
+    elif mode == "screened":
+        launches = (2, 3 + 2 * most)
+        seconds = None if block is None or candidate is None else (2 * candidate, 3 * candidate + (most + 1) * block)
+        detects = detectable_interleaved(family, most, prior=prior)
+    elif mode == "stored":
+        launches = (1, 3)
+        seconds = None if candidate is None else (candidate, 3 * candidate)
+        detects = detectable_stored(family, (3, 3, 3), prior=prior)
+        notes.append("a stored baseline convicts of gross changes only; smaller ones take launches side by side")
+    else:
+        launches = {"refresh": (3, 3), "pair": (8, 8)}.get(mode, (1, 1))
+        seconds = None if candidate is None else (launches[0] * candidate, launches[1] * candidate)
+        detects = {}
+    return Forecast(
+        mode=_MODES[mode] + (f": {arms.text}" if arms is not None else ""),
+        launches=launches,
+        seconds=seconds,
+        gpus=len(plans[0].server.gpus),
+        detects=detects,
+        notes=tuple(notes),
+    )
+
+
+_MODES: Final[Mapping[Mode, str]] = {
+    "sla": "limits only, no comparison",
+    "stored": "compared with the stored baseline, where a test has one",
+    "interleaved": "launches side by side, one change",
+    "screened": "compared with the stored baseline, then by launches side by side where that does not decide",
+    "targeted": "a running server, compared with the stored baseline where a test has one",
+    "pair": "two running servers, in alternating replays",
+    "refresh": "a new session of the stored baseline",
+}

@@ -15,11 +15,13 @@ from pytest_llmperf.baseline.select import Partner, select
 from pytest_llmperf.baseline.state import BLIND, Durations, NoiseKey, PriorRow, SequenceKey, State, StoredNoise
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.rig import Arm
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.differences import with_test, workload_digest
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan, ServerSpec
+from pytest_llmperf.result import LaunchReport, TrialReport
 from pytest_llmperf.stats.launches import LaunchValues
 from pytest_llmperf.stats.prior import NoiseGroup, Prior
 
@@ -163,9 +165,42 @@ class Memory:
         """Of earlier launches of this specification."""
         return self._state.durations(_digest(spec))
 
-    def note_durations(self, spec: ServerSpec, launch_s: Sequence[float], replay_s: Mapping[str, list[float]]) -> None:
-        if self._state.writable and launch_s:
-            self._state.note_durations(_digest(spec), launch_s, replay_s)
+    def note_times(
+        self,
+        specs: Mapping[Arm, ServerSpec],
+        launches: Sequence[LaunchReport],
+        trials: Mapping[str, Sequence[TrialReport]],
+        cases: Sequence[Case],
+    ) -> None:
+        """How long the launches and replays of a campaign took, for the plans of later ones."""
+        if not self._state.writable:
+            return
+        for arm, spec in specs.items():
+            own = {launch.index for launch in launches if launch.arm == arm}
+            ready = [
+                launch.time_to_ready_s
+                for launch in launches
+                if launch.index in own and launch.time_to_ready_s is not None
+            ]
+            replays = {
+                nodeid: [trial.client.wall_seconds for trial in each if trial.launch in own]
+                for nodeid, each in trials.items()
+            }
+            noise = {
+                case.plan.nodeid: noise_key(case.identities[arm], case.plan) for case in cases if arm in case.identities
+            }
+            if ready:
+                known = {name: each for name, each in replays.items() if each}
+                self._state.note_durations(_digest(spec), ready, known, noise)
+
+    def last_priors(self, spec: ServerSpec, plans: Sequence[Plan]) -> Prior | None:
+        """The prior of the first test that ran on ``spec`` here before; None where none did."""
+        keys = self.durations(spec).noise
+        for plan in plans:
+            key = keys.get(plan.nodeid)
+            if key is not None and (groups := self._state.noise(NoiseKey(**key))):
+                return Prior.from_history([NoiseGroup(each.created.timestamp(), each.spread) for each in groups])
+        return None
 
     def count(self, nodeid: str, verdict: VerdictName) -> str | None:
         """One more run of a compared test; what to say where its gate has become blind."""

@@ -6,16 +6,16 @@ runs have left. It holds no numbers of its own.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Final, Literal, final
+from dataclasses import replace
+from typing import Final, final
 
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, standing
-from pytest_llmperf.campaign.forecast import most_blocks
+from pytest_llmperf.campaign.forecast import USUAL, foretell, most_blocks
+from pytest_llmperf.campaign.grounds import STORED_LAUNCHES, Grounds
 from pytest_llmperf.campaign.lengths import length_fault
-from pytest_llmperf.campaign.memory import Memory, Missing
+from pytest_llmperf.campaign.memory import Memory
 from pytest_llmperf.campaign.refresh import refresh
 from pytest_llmperf.campaign.remedy import remedy
 from pytest_llmperf.campaign.rig import Arm, Rig
@@ -28,16 +28,14 @@ from pytest_llmperf.campaign.schedules import (
     run_pair,
     run_stored,
 )
-from pytest_llmperf.campaign.terms import Mode, Terms, gate_config
-from pytest_llmperf.comparisons import DifferenceReport
-from pytest_llmperf.differences import differences, with_test
-from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.campaign.terms import Mode, Terms
+from pytest_llmperf.comparisons import Forecast
+from pytest_llmperf.differences import with_test
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import Plan, ServerSpec
-from pytest_llmperf.runner import planned
 from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, LaunchValues
 from pytest_llmperf.stats.prior import Prior
@@ -46,7 +44,6 @@ from pytest_llmperf.variables import Arms
 
 __all__ = ["Umpire"]
 
-STORED_LAUNCHES: Final = (2, 3)
 REFRESH_LAUNCHES: Final = 3
 COMPARED_REPLAYS: Final = 2
 PAIR_REPLAYS: Final = 4
@@ -61,6 +58,7 @@ class Umpire:
         self._terms = terms
         self._arms = arms
         self._memory = memory
+        self._grounds = Grounds(terms, memory)
 
     def case(self, plan: Plan) -> Case:
         """The state of one test before the first launch."""
@@ -69,11 +67,22 @@ class Umpire:
         wanted = REFRESH_LAUNCHES if self.mode == "refresh" else 1
         return Case(plan, GateConfig(), Prior({}), wanted=wanted)
 
+    def forecast(self, plans: Sequence[Plan]) -> Forecast:
+        """What the campaign will cost and can show, by what earlier runs have left."""
+        specs = [plans[0].server] if self._arms is None else [self._arms.baseline, self._arms.candidate]
+        times = [self._memory.durations(spec) for spec in specs]
+        resolved = [self.case(plan).plan for plan in plans]
+        most = self._terms.noise_blocks or self._most_blocks(resolved)
+        return foretell(self.mode, resolved, times, most, self._arms, self._memory.last_priors(specs[-1], resolved))
+
     # --- the launches
 
     def contest(self, rig: Rig, cases: Sequence[Case], spec: ServerSpec) -> None:
         """Run the launches of a comparison, to the end of every case."""
         session = self._memory.session
+        specs: dict[Arm, ServerSpec] = {"candidate": spec}
+        if self._arms is not None:
+            specs["baseline"] = self._arms.baseline
         if self.mode in ("stored", "screened", "refresh"):
             run_stored(rig, cases, spec, session=session, look=self._look_stored)
         if self.mode == "screened":
@@ -84,6 +93,8 @@ class Umpire:
             self._interleave(rig, cases)
         if self.mode == "pair":
             self._compare_pair(rig, cases)
+        trials = {case.plan.nodeid: rig.trials(case.plan) for case in cases}
+        self._memory.note_times(specs, rig.launches(), trials, cases)
         for case in cases:
             self._memory.learn(case)
             if case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
@@ -118,12 +129,12 @@ class Umpire:
         Where the arms differ in more than was declared, no load is worth its time.
         """
         assert self._arms is not None
-        most = self._terms.noise_blocks or self._most_blocks([case for case in cases if case.open])
+        most = self._terms.noise_blocks or self._most_blocks([case.plan for case in cases if case.open])
         for case in [case for case in cases if case.open]:
             sides = with_test(baseline, case.plan), with_test(candidate, case.plan)
             case.identities |= {"baseline": sides[0], "candidate": sides[1]}
-            found = self._differences(*sides, self._arms.declared, stored=False)
-            self._configure(case, candidate, most)
+            found = self._grounds.differences(*sides, self._arms.declared, stored=False)
+            self._grounds.configure(case, candidate, most)
             case.comparison = Comparison(
                 "interleaved",
                 against=f"{self._arms.baseline.name} launched side by side with the candidate",
@@ -148,7 +159,7 @@ class Umpire:
         if self.mode != "targeted":
             return
         identity = case.identities["candidate"]
-        if not self._find_partner(case, identity, mode="targeted"):
+        if not self._grounds.find_partner(case, identity, mode="targeted"):
             return
         assert case.comparison is not None
         trials = case.trials["candidate"]
@@ -161,7 +172,7 @@ class Umpire:
         if self.mode == "refresh":
             return
         if case.comparison is None:
-            case.wanted = STORED_LAUNCHES[0] if self._find_partner(case, identity, mode="stored") else 1
+            case.wanted = STORED_LAUNCHES[0] if self._grounds.find_partner(case, identity, mode="stored") else 1
         if case.comparison is None or len(case.values["candidate"]) < STORED_LAUNCHES[0]:
             return
         fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
@@ -204,8 +215,8 @@ class Umpire:
             if not case.open:
                 continue
             baseline, candidate = case.identities["baseline"], case.identities["candidate"]
-            self._configure(case, candidate, 8)
-            found = self._differences(baseline, candidate, self._arms.declared, stored=False)
+            self._grounds.configure(case, candidate, 8)
+            found = self._grounds.differences(baseline, candidate, self._arms.declared, stored=False)
             judged = judge_pair(case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config)
             case.conclude(judged)
             case.comparison = Comparison(
@@ -237,55 +248,12 @@ class Umpire:
     def _verdict(self, case: Case) -> VerdictName:
         return case.comparison.verdict if case.comparison is not None else "PASS"
 
-    def _most_blocks(self, cases: Sequence[Case]) -> int:
+    def _most_blocks(self, plans: Sequence[Plan]) -> int:
         """What the time budget allows, by the times of earlier runs."""
-        assert self._arms is not None
+        if self._arms is None:
+            return USUAL
         times = [self._memory.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
-        return most_blocks([case.plan for case in cases], times, self._terms.budget_s(len(self._arms.candidate.gpus)))
-
-    # --- what it rests on
-
-    def _find_partner(self, case: Case, identity: Identity, *, mode: Literal["stored", "targeted"]) -> bool:
-        """Whether there is a stored baseline that it can be compared with; what it is compared with is set."""
-        identity = with_test(identity, case.plan)
-        case.identities["candidate"] = identity
-        partner = self._memory.partner(identity, case.plan, self._terms.against)
-        if isinstance(partner, Missing):
-            if self._terms.explicit or case.plan.regression is not None:
-                case.comparison = Comparison(mode, against=partner.nearest, missing=partner.reason)
-            return False
-        self._configure(case, identity, 8)
-        case.values["baseline"] = list(partner.launches)
-        declared = ("version",) if partner.variable else ()
-        found = self._differences(partner.identity, identity, declared, stored=True)
-        case.comparison = Comparison(
-            mode,
-            against=partner.explanation,
-            variable=partner.variable,
-            differences=found,
-            max_blocks=STORED_LAUNCHES[1],
-            notes=partner.notes,
-        )
-        return not any(each.role in ("confounding", "escalating") for each in found)
-
-    def _configure(self, case: Case, identity: Identity, most: int) -> None:
-        engine = ENGINES.get(identity.value("engine"))
-        case.config, notes = gate_config(
-            case.plan,
-            cpu=engine is not None and engine.cpu,
-            ok_requests=planned(case.plan) * (case.plan.replays or 1),
-            accepted=self._terms.accepted,
-            today=datetime.datetime.now(datetime.UTC).date(),
-            max_blocks=most,
-        )
-        case.notes = list(dict.fromkeys((*case.notes, *notes)))
-        case.prior = self._memory.prior(identity, case.plan)
-
-    def _differences(
-        self, baseline: Identity, candidate: Identity, declared: Sequence[str], *, stored: bool
-    ) -> tuple[DifferenceReport, ...]:
-        found = differences(baseline, candidate, declared, stored=stored, allowed=self._terms.allow)
-        return tuple(DifferenceReport(**asdict(each)) for each in found)
+        return most_blocks(plans, times, self._terms.budget_s(len(self._arms.candidate.gpus)), COMPARED_REPLAYS)
 
     def _reopen(self, rig: Rig, case: Case) -> None:
         """From the screen to launches side by side, which share nothing with it."""

@@ -79,6 +79,8 @@ def render(test: TestReport, width: int, color: bool) -> str:
             _paragraph(console, f"{mark} {check_line(check)}", width, style)
         if test.judgement is not None:
             _comparison(console, test, width)
+        for said in test.notes:
+            _paragraph(console, said, width)
         for note in notes_of(test):
             _paragraph(console, f"note: {note}", width, "dim")
     return _text(captured.get())
