@@ -93,8 +93,10 @@ class Campaign:
 
     def judge(self, plan: Plan, result: Result) -> Verdict:
         """The verdict on what ``result`` measured: limits and comparison together."""
-        verdict = runner.judge(plan, self._measured.pop(plan.nodeid), result)
-        compared = self._umpire.compared(self._cases[plan.nodeid])
+        measured, compared = self._measured.pop(plan.nodeid), self._umpire.compared(self._cases[plan.nodeid])
+        if compared is not None and not result.trials:
+            return Verdict(compared.verdict, ())  # no load was worth its time: the comparison says why
+        verdict = runner.judge(plan, measured, result)
         if compared is None:
             return verdict
         return Verdict(strongest([verdict.name, compared.verdict]), verdict.checks)
