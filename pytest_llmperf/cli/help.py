@@ -105,7 +105,7 @@ pytest-llmperf:
 def _verdicts() -> str:
     return """\
 Each check has a verdict; a test shows the strongest of them, in this order:
-  INVALID       the trial cannot be trusted, or the metric was not measured; fails the test
+  INVALID       the trial cannot be trusted, the metric was not measured, or expects= is unmet; fails the test
   CONFOUNDED    more differs than the one declared variable; fails the test
   FAIL          a limit is missed; fails the test
   INCONCLUSIVE  the data cannot decide it, and the check says how many requests would;
