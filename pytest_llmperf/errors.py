@@ -110,10 +110,13 @@ class ServerDiedError(_ServerProcessError):
 
 
 class TargetError(ServerError):
-    """A running server refused what we asked. ``url`` is what was asked, without credentials."""
+    """A running server refused what we asked. ``url`` is what was asked, without credentials.
 
-    def __init__(self, url: str, problem: str) -> None:
-        self.url, self.problem = url, problem
+    ``status`` is that of HTTP, None where it did not come to one.
+    """
+
+    def __init__(self, url: str, problem: str, status: int | None = None) -> None:
+        self.url, self.problem, self.status = url, problem, status
         super().__init__(f"{url}: {problem}")
 
 

@@ -151,8 +151,9 @@ class Campaign:
         return self._umpire.forecast(self.plans)
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
-        """What its baseline came to, old and new, where it was refreshed."""
-        return tuple(self._cases[plan.nodeid].notes) if self._umpire.mode == "refresh" else ()
+        """What was done besides a comparison: a baseline refreshed, noise learnt."""
+        case = self._cases[plan.nodeid]
+        return tuple(case.notes) if self._umpire.compared(case) is None else ()
 
     def report(self) -> CampaignReport:
         identities = next((case.identities for case in self._cases.values() if case.identities), {})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final, Protocol
 
 from pytest_llmperf.campaign.terms import Mode
 from pytest_llmperf.comparisons import Forecast
 from pytest_llmperf.plan import Plan
-from pytest_llmperf.stats.family import default_family
+from pytest_llmperf.stats.family import default_family, gate_row
+from pytest_llmperf.stats.launches import GateConfig
 from pytest_llmperf.stats.power import detectable_interleaved, detectable_stored
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.variables import Arms
 
-__all__ = ["USUAL", "Times", "block_seconds", "foretell", "launch_seconds", "most_blocks"]
+__all__ = ["USUAL", "Times", "block_seconds", "foretell", "launch_seconds", "most_blocks", "noise_lines"]
 
 BLOCKS: Final = (12, 8, 6, 4, 3)
 """Numbers of blocks whose levels are tabulated."""
@@ -97,6 +100,26 @@ def foretell(
         detects=detects,
         notes=tuple(notes),
     )
+
+
+def noise_lines(metrics: Sequence[str], prior: Prior, config: GateConfig) -> tuple[str, ...]:
+    """Per metric the standard deviation of a launch and the smallest change that 4, 8 and 12 blocks show; a tolerance
+    that lies below is said."""
+    lines = []
+    shown = {
+        n: detectable_interleaved(metrics, n, prior=prior, config=replace(config, max_blocks=n)) for n in (4, 8, 12)
+    }
+    for name in metrics:
+        s0_squared, _ = prior.noise(name)
+        found = ", ".join(f"{100 * each[name]:.2g} % in {n} blocks" for n, each in shown.items())
+        line = f"{name}: launches vary by {100 * math.sqrt(s0_squared):.2g} % (sd); a job shows a change of {found}"
+        row = gate_row(name)
+        if row is not None:
+            tolerance = config.tolerances.get(name, row.tolerance)
+            if math.expm1(tolerance.limit) < shown[12][name]:
+                line += f"; the {100 * math.expm1(tolerance.floor):.2g} % allowed are less than it can show"
+        lines.append(line)
+    return tuple(lines)
 
 
 _MODES: Final[Mapping[Mode, str]] = {

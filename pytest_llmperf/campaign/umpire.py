@@ -12,7 +12,7 @@ from typing import Final, final
 
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, standing
-from pytest_llmperf.campaign.forecast import USUAL, foretell, most_blocks
+from pytest_llmperf.campaign.forecast import USUAL, foretell, most_blocks, noise_lines
 from pytest_llmperf.campaign.grounds import STORED_LAUNCHES, Grounds
 from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.memory import Memory
@@ -97,10 +97,21 @@ class Umpire:
         self._memory.note_times(specs, rig.launches(), trials, cases)
         for case in cases:
             self._memory.learn(case)
-            if case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
+            if self._terms.noise_blocks is not None:
+                case.notes += self._noise(case)
+            elif case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
                 case.notes.append(blind)
             if self.mode == "refresh" and case.error is None and not case.dropped:
                 self._refresh(case)
+
+    def _noise(self, case: Case) -> Sequence[str]:
+        """What this runner's noise, now known better, lets a job show."""
+        identity = case.identities.get("candidate")
+        if identity is None or len(case.values["candidate"]) < 2:
+            return ("the noise of this runner is not known: fewer than two blocks could be measured",)
+        prior = self._memory.prior(identity, case.plan)
+        gated = [each.metric for each in case.judgement.metrics] if case.judgement is not None else []
+        return noise_lines(gated, prior, case.config)
 
     def _refresh(self, case: Case) -> None:
         try:
@@ -232,7 +243,7 @@ class Umpire:
     def compared(self, case: Case) -> Comparison | None:
         """How the test was compared; None where no comparison was asked for."""
         found = case.comparison
-        if found is None:
+        if found is None or self._terms.noise_blocks is not None:
             return None
         if case.exhausted:
             return replace(found, invalid=f"{len(case.faults)} launches could not be judged: {case.faults[-1]}")

@@ -36,12 +36,8 @@ def test_a_change_that_does_nothing_passes(pytester: pytest.Pytester) -> None:
 
 
 def test_tests_of_one_campaign_share_their_launches(pytester: pytest.Pytester) -> None:
-    second = TEST.replace("import pytest\n", "").partition("@pytest.mark.regression")[2]
-    third = second.replace("test_speed", "test_third")
-    tests = (
-        f"{TEST}\n@pytest.mark.regression{second.replace('test_speed', 'test_second')}\n@pytest.mark.regression{third}"
-    )
-    prepare(pytester, tests)
+    marker, own = TEST[TEST.index("@pytest.mark.regression") :], "test_speed"
+    prepare(pytester, TEST + marker.replace(own, "test_second") + marker.replace(own, "test_third"))
     compare(pytester, "--llmperf-ab", "env.TTFT=20")
     stored = report(pytester)
     assert [test["verdict"] for test in stored["tests"]] == ["FAIL"] * 3
@@ -101,7 +97,7 @@ def test_a_baseline_that_does_not_start_is_no_fail(pytester: pytest.Pytester) ->
 
 def test_a_candidate_with_errors_fails_by_errors(pytester: pytest.Pytester) -> None:
     prepare(pytester)
-    compare(pytester, "--llmperf-ab", "env.FAILS=200")
+    compare(pytester, "--llmperf-ab", "env.FAILS=100")
     found = the_test(pytester)
     assert found["verdict"] == "FAIL"
     assert "fail" in found["judgement"]["reason"]
