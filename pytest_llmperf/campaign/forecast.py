@@ -111,13 +111,13 @@ def noise_lines(metrics: Sequence[str], prior: Prior, config: GateConfig) -> tup
     }
     for name in metrics:
         s0_squared, _ = prior.noise(name)
-        found = ", ".join(f"{100 * each[name]:.2g} % in {n} blocks" for n, each in shown.items())
-        line = f"{name}: launches vary by {100 * math.sqrt(s0_squared):.2g} % (sd); a job shows a change of {found}"
+        found = ", ".join(f"{100 * each[name]:.3g} % in {n} blocks" for n, each in shown.items())
+        line = f"{name}: launches vary by {100 * math.sqrt(s0_squared):.3g} % (sd); a job shows a change of {found}"
         row = gate_row(name)
         if row is not None:
             tolerance = config.tolerances.get(name, row.tolerance)
             if math.expm1(tolerance.limit) < shown[12][name]:
-                line += f"; the {100 * math.expm1(tolerance.floor):.2g} % allowed are less than it can show"
+                line += f"; the {100 * math.expm1(tolerance.floor):.3g} % allowed are less than it can show"
         lines.append(line)
     return tuple(lines)
 

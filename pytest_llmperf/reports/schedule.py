@@ -25,7 +25,7 @@ def describe_campaign(plans: Sequence[Plan], last: RunReport | None, forecast: F
     lines = [f"llmperf: server {server.name} ({where}): {launches}, {len(plans)} test(s), {total} a launch"]
     lines.append(f"  {forecast.mode}{_cost(forecast)}")
     if forecast.detects:
-        shown = ", ".join(f"{name} {100 * change:.2g} %" for name, change in forecast.detects.items())
+        shown = ", ".join(f"{name} {100 * change:.3g} %" for name, change in forecast.detects.items())
         lines.append(f"  smallest change that this shows in four of five cases: {shown}")
     lines += [f"  note: {note}" for note in forecast.notes]
     for plan, value in zip(plans, seconds, strict=True):
