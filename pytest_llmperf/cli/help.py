@@ -128,18 +128,19 @@ one is ruled out; else one more block runs, 8 at most. "3 %" means: FAIL needs a
 shown, PASS needs a change of 6 % or more ruled out. In between no honest answer exists, and none is given.
 
 A stored baseline was measured on another day. What the day did to all launches together no number of new ones averages
-out. So it can acquit (PASS: it fits in with what several days gave), and convicts only of the gross: every launch beyond
-the whole limit. All else is INCONCLUSIVE, with the A/B command that decides it. Three sessions on different days are
-worth more than many launches on one; a baseline of one session rarely acquits. A live server (--llmperf-url) is one
+out. So it can acquit (PASS: it fits in with what several days gave), and convicts only of the gross: every launch
+beyond the whole limit. All else is INCONCLUSIVE, with the A/B command that decides it. Three sessions on different days
+are worth more than many launches on one; a baseline of one session rarely acquits. A live server (--llmperf-url) is one
 launch, perhaps an unlucky one: it is acquitted or left open, never convicted.
 
 What each guard is for:
   runner's noise    two blocks cannot know their own noise; that of earlier jobs on this runner counts in (at most as
                     much as four degrees of freedom, so a stale memory cannot mislead). None yet: cautious figures
-  job noise         a job noisier than its runner usually is widens every interval; beyond twice, p-values double as well
+  job noise         a job noisier than its runner usually is widens every interval; from twice the variance on p-values
+                    double as well
   outlier blocks    from four blocks on, up to a quarter that something outside the server upset are left out, and named
-  all metrics       twenty metrics at 1 % each would fail one healthy build in six; the 1 % holds for all metrics and all
-                    looks of a test together
+  all metrics       twenty metrics at 1 % each would fail one healthy build in six; the 1 % holds for all metrics and
+                    all looks of a test together
   smallest effect   a change of half the limit is not called a regression, however certain it is
   widened limits    a tail too noisy for its limit is ruled out beyond a wider one, which the report prints; never for
                     ttft_p50, tpot_mean, output_throughput

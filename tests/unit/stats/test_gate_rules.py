@@ -322,3 +322,49 @@ def test_bimodal_launches_are_a_false_alarm_in_one_case_of_a_hundred() -> None:
     alarms = sum(bool(bimodal(arm({"tpot_mean": np.exp(rng.normal(0, 0.5, 8)).tolist()}), ("tpot_mean",)))
                  for _ in range(1500))  # fmt: skip
     assert 3 <= alarms <= 30  # 15 expected; binomial, 1 in 1000 on either side
+
+
+def test_sessions_of_unequal_size_enter_by_their_own_means() -> None:
+    """The stored test written out for one metric, with scipy's t; sessions of 2 and 4 launches, a noisy job."""
+    from scipy.stats import f, t
+
+    sessions, candidate = ([1.00, 1.03], [1.05, 1.01, 1.02, 1.06]), [1.04, 1.01, 1.03]
+    logs = [np.log(each) for each in (*sessions, candidate)]
+    df = 1 + 3 + 2
+    s_sq = sum(((each - each.mean()) ** 2).sum() for each in logs) / df
+    s0_sq, d0 = 1e-4, 4.0
+    kappa = max(1.0, s_sq / s0_sq)
+    assert kappa > 1
+    assert f.sf(s_sq / (kappa * s0_sq), df, d0) > 0.05
+    v_l, nu_l = (d0 * kappa * s0_sq + df * s_sq) / (d0 + df), min(d0 + df, df)
+    means = np.array([each.mean() for each in logs[:2]])
+    m_s = max(0.0, means.var(ddof=1) - v_l * (1 / 2 + 1 / 4) / 2)
+    v_s = (3 * 0.01**2 + m_s) / 4
+    a, b = v_s * 1.5, v_l * ((1 / 2 + 1 / 4) / 4 + 1 / 3)
+    nu = (a + b) ** 2 / (a**2 / 4 + b**2 / nu_l)
+    estimate = logs[2].mean() - means.mean()
+
+    baseline = [each for n, values in enumerate(sessions) for each in arm({"ttft_p50": values}, session=str(n))]
+    judged = judge_stored(baseline, arm({"ttft_p50": candidate}), prior={"ttft_p50": (s0_sq, d0)})
+    found = about(judged, "ttft_p50")
+    assert (found.estimate, found.se, found.nu) == tuple(map(pytest.approx, (estimate, math.sqrt(a + b), nu)))
+    assert found.q == pytest.approx(t.sf((math.log(1.05) - estimate) / math.sqrt(a + b), nu))
+    assert judged.kappa == pytest.approx(kappa)
+
+
+def test_fail_is_asked_before_pass() -> None:
+    """More memory, certain and below twice the tolerance: the regression is shown and the limit is ruled out."""
+    values = {"peak_memory": [61.0] * 3}, {"peak_memory": [61.8] * 3}
+    judged = judge_interleaved(*arms(*values))
+    found = about(judged, "peak_memory")
+    assert found.q <= 0.0105
+    assert (judged.result, judged.regressed) == ("FAIL", ("peak_memory",))
+    assert judge_interleaved(*arms(values[0], {"peak_memory": [61.5] * 3})).result == "PASS"  # below 1 %: never FAIL
+
+
+def test_a_regression_of_an_early_look_that_is_gone_is_neither_pass_nor_fail() -> None:
+    slower_at_first = {"peak_memory": [62.0, 62.0, 60.0, 60.0, 60.0]}
+    judged = [judge_interleaved(*arms({"peak_memory": [61.0] * 5}, slower_at_first, n)) for n in (2, 5)]
+    assert judged[0].result == "FAIL"
+    assert (judged[1].result, judged[1].p_global <= 0.01) == ("CONTINUE", True)
+    assert judged[1].reason == "an earlier look showed a regression that 5 blocks together do not show"
