@@ -17,7 +17,7 @@ from pytest_llmperf.stats.launches import GateConfig, Tolerance
 from pytest_llmperf.stats.modes import bimodal
 from pytest_llmperf.stats.power import blocks_for, detectable_interleaved, detectable_stored, replays
 from pytest_llmperf.stats.prior import NoiseGroup, Prior
-from pytest_llmperf.stats.stored import judge_pair, judge_stored, judge_targeted
+from pytest_llmperf.stats.stored import ONE_SESSION, judge_pair, judge_stored, judge_targeted
 
 QUIET = {"ttft_p50": (2.5e-5, 4.0), "tpot_mean": (2.5e-5, 4.0)}
 SAME = {"ttft_p50": [0.120, 0.121, 0.119, 0.1205], "tpot_mean": [0.021, 0.0211, 0.0209, 0.021]}
@@ -350,6 +350,9 @@ def test_sessions_of_unequal_size_enter_by_their_own_means() -> None:
     assert (found.estimate, found.se, found.nu) == tuple(map(pytest.approx, (estimate, math.sqrt(a + b), nu)))
     assert found.q == pytest.approx(t.sf((math.log(1.05) - estimate) / math.sqrt(a + b), nu))
     assert judged.kappa == pytest.approx(kappa)
+    assert judged.warnings == ()
+    alone = judge_stored(baseline[:2], arm({"ttft_p50": candidate}))
+    assert alone.warnings == (ONE_SESSION,)
 
 
 def test_fail_is_asked_before_pass() -> None:
