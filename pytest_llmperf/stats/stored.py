@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,12 +32,13 @@ from pytest_llmperf.stats.look import lost
 from pytest_llmperf.stats.moderate import beyond, job_noise, moderated, quantile_above
 from pytest_llmperf.stats.multiple import simes
 
-__all__ = ["ESCALATE", "LAUNCHES", "PAIR_REPLAYS", "judge_pair", "judge_stored", "judge_targeted"]
+__all__ = ["ESCALATE", "LAUNCHES", "ONE_SESSION", "PAIR_REPLAYS", "judge_pair", "judge_stored", "judge_targeted"]
 
 LAUNCHES: Final = 3
 """Candidate launches; PASS is asked after the second as well."""
 PAIR_REPLAYS: Final = 4
 ESCALATE: Final = "only launches of both side by side can decide"
+ONE_SESSION: Final = "a baseline of one session rarely acquits: refresh it on another day, or compare side by side"
 _WIDENED_FOR: Final = 8
 _PRIOR_SESSIONS: Final = 3
 _FAIL_SHARE: Final = 0.25
@@ -154,7 +155,8 @@ def _judge(
     sessions = [oriented(each, gated.names) for each in by_session.values()]
     found = _against_sessions(gated, sessions, oriented(candidate, gated.names))
     what = f"{n} launch{'es'[: 2 * (n != 1)]} against {len(sessions)} session{'s'[: len(sessions) != 1]}"
-    return _conclude(gated, np.concatenate(sessions), found, config, more=more, may_fail=may_fail, what=what)
+    judged = _conclude(gated, np.concatenate(sessions), found, config, more=more, may_fail=may_fail, what=what)
+    return replace(judged, warnings=(ONE_SESSION, *judged.warnings)) if len(sessions) == 1 else judged
 
 
 def _against_sessions(gated: Gated, sessions: Sequence[Matrix], candidate: Matrix) -> _Evidence:
