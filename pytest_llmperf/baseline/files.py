@@ -175,9 +175,10 @@ class LocalFiles:
         try:
             full.unlink(missing_ok=True)
             for folder in full.parents:
-                if folder == self.root or any(folder.iterdir()):
+                if folder == self.root or (folder.exists() and any(folder.iterdir())):
                     break
-                folder.rmdir()
+                if folder.exists():
+                    folder.rmdir()
         except OSError as error:
             raise self._unwritable(full, error) from None
 
