@@ -134,9 +134,10 @@ class LocalFiles:
             return None
         except OSError as error:
             raise BaselineError(str(full), f"cannot be read: {error.strerror}", remedy) from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise BaselineError(str(full), "not a regular file", remedy)
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise BaselineError(str(full), "not a regular file", remedy)
             try:
                 data = file.read(limit + 1)
             except OSError as error:
