@@ -112,6 +112,8 @@ def _fault(digest: str, entry: Entry) -> str | None:
     for session in entry.sessions:
         if not session.launches:
             return f"{place}.sessions.{session.id[:40]}: no launches"
+        if not _is_time(session.created):
+            return f"{place}.sessions.{session.id[:40]}.created: {session.created[:40]!r} is no time with its zone"
         for launch in session.launches:
             if fault := _launch_fault(launch):
                 return f"{place}.sessions.{session.id[:40]}.launches.{launch.order}: {fault}"
@@ -124,3 +126,10 @@ def _launch_fault(launch: StoredLaunch) -> str | None:
     numbers = {**launch.metrics, "time_to_ready_s": launch.time_to_ready_s}
     wrong = next((name for name, value in numbers.items() if value is not None and not math.isfinite(value)), None)
     return None if wrong is None else f"{wrong} is no finite number"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False

@@ -134,9 +134,10 @@ class LocalFiles:
             return None
         except OSError as error:
             raise BaselineError(str(full), f"cannot be read: {error.strerror}", remedy) from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise BaselineError(str(full), "not a regular file", remedy)
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise BaselineError(str(full), "not a regular file", remedy)
             try:
                 data = file.read(limit + 1)
             except OSError as error:
@@ -175,9 +176,10 @@ class LocalFiles:
         try:
             full.unlink(missing_ok=True)
             for folder in full.parents:
-                if folder == self.root or any(folder.iterdir()):
+                if folder == self.root or (folder.exists() and any(folder.iterdir())):
                     break
-                folder.rmdir()
+                if folder.exists():
+                    folder.rmdir()
         except OSError as error:
             raise self._unwritable(full, error) from None
 

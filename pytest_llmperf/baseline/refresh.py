@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from pytest_llmperf.baseline.schema import Entry, Session
-from pytest_llmperf.catalog import METRICS, metric
+from pytest_llmperf.catalog import FAMILIES, METRICS, metric
 
 __all__ = ["Row", "compare", "launch_mean", "old_and_new", "two_modes"]
 
@@ -51,10 +51,11 @@ def compare(
     after: Sequence[Session],
     definitions: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> tuple[Row, ...]:
-    """Metric by metric, those of the catalog first and in its order; ``definitions`` are those of both sides."""
+    """Metric by metric, latencies first, in the catalog's order; ``definitions`` are those of both sides."""
     names = {name for session in (*before, *after) for launch in session.launches for name in launch.metrics}
-    order = list(METRICS)
-    ranked = sorted(names, key=lambda name: (order.index(name) if name in METRICS else len(order), name))
+    order = sorted(METRICS, key=lambda name: METRICS[name].family.name not in FAMILIES)
+    place = {name: number for number, name in enumerate(order)}
+    ranked = sorted(names, key=lambda name: (place.get(name, len(place)), name))
     return tuple(row for name in ranked if (row := _row(name, before, after, definitions)) is not None)
 
 

@@ -132,11 +132,15 @@ class UrlFiles:
         prefix = f"{self._root.rstrip('/')}/"
         yield from sorted(name.removeprefix(prefix) for name in found)
 
+    @property
+    def _is_s3(self) -> bool:
+        protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
+        return "s3" in protocols
+
     @cached_property
     def _conditional(self) -> bool:
         """Whether the server refuses to create what exists."""
-        protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
-        if "s3" not in protocols:
+        if not self._is_s3:
             return False
         for _ in range(2):  # the first may have to make it
             try:
@@ -148,7 +152,7 @@ class UrlFiles:
     def _put(self, path: str, data: bytes, condition: dict[str, str]) -> None:
         full = self._full(path)
         try:
-            if not condition and "/" in path:
+            if not self._is_s3:  # where making a folder would make a bucket
                 self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(full, data, **condition)
         except Exception as error:

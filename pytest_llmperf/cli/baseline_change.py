@@ -25,6 +25,7 @@ from pytest_llmperf.cli.tables import change_rows, table
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.reports.jsonfile import REPORT_NAME, read_report
 from pytest_llmperf.result import RunReport, TestReport
+from pytest_llmperf.settings import load_settings
 
 __all__ = ["configure"]
 
@@ -70,8 +71,8 @@ def _promote(arguments: argparse.Namespace) -> int:
     tests = _wanted(report, arguments.test, str(folder / REPORT_NAME))
     if not arguments.reason.strip():
         raise UsageError("--reason: empty; say why this is the new baseline")
-    who = provenance(Path.cwd())
-    promotions = [promotion(report, folder, test, who, arguments.reason.strip(), None) for test in tests]
+    who, pool = provenance(Path.cwd()), load_settings(Path.cwd()).pool
+    promotions = [promotion(report, folder, test, who, arguments.reason.strip(), pool) for test in tests]
     entries = [_entry(store, each) for each in promotions]
     against = [
         f"{test.nodeid}: {doubt}"

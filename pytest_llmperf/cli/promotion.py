@@ -137,8 +137,10 @@ def _launch(
     test: TestReport,
     ready_s: float | None,
 ) -> StoredLaunch:
-    values = _single(own[0]) if len(own) == 1 else _pooled(own, records, test)
     from pytest_llmperf.metrics.request import known_tokens
+
+    values = _single(own[0]) if len(own) == 1 else _pooled(own, records, test)
+    ready = {} if ready_s is None else {"time_to_ready": ready_s}
 
     counts = [known_tokens(record) for each in records for record in each if not record.failed]
     return StoredLaunch(
@@ -148,7 +150,7 @@ def _launch(
         n_failed=sum(trial.failed for trial in own),
         n_tokens=sum(count or 0 for count in counts) if counts and None not in counts else None,
         replays=len(own),
-        metrics=values,
+        metrics={**values, **ready},
         time_to_ready_s=ready_s,
     )
 
