@@ -52,7 +52,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for version in ("1.0", "1.1", "3.0"):
         write_wheel(folder, version)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
+    (tmp_path / "none").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "none").as_uri())
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setattr("pytest_llmperf.server.environments.cache_dir", lambda: tmp_path / "cache")
@@ -130,8 +131,7 @@ def test_a_version_that_does_not_exist_names_some_that_do(index: Path) -> None:
 
 
 def test_an_index_that_does_not_answer_is_infra(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UV_NO_INDEX", "UV_FIND_LINKS"):
-        monkeypatch.delenv(name)
+    monkeypatch.delenv("UV_FIND_LINKS")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(InfraError, match=r"xllamacpp==1\.0 cannot be installed: the package index does not answer"):
