@@ -126,6 +126,17 @@ def test_consequences_come_with_it_and_name_the_comparison_that_isolates_them() 
     assert (gone.candidate, gone.role, gone.note) == (UNKNOWN, "came_with", None)
 
 
+def test_a_consequence_that_repeats_its_input_is_not_listed_twice() -> None:
+    one, two = (
+        identity(max_model_len="256", c_max_model_len="256"),
+        identity(max_model_len="512", c_max_model_len="512"),
+    )
+    assert roles(one, two, "max_model_len") == {"max_model_len": "declared"}
+    clipped = identity(max_model_len="512", c_max_model_len="500")
+    found = differences(one, clipped, ("max_model_len",), stored=False)
+    assert [(each.kind, each.candidate) for each in found] == [("input", "512"), ("consequence", "500")]
+
+
 @pytest.mark.parametrize("whole", ["server", "url"])
 def test_of_whole_servers_one_input_may_differ_and_further_ones_must_be_allowed(whole: str) -> None:
     one, two = identity(version="1", threads="1", model="m"), identity(version="2", threads="2", model="m")

@@ -86,7 +86,7 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
     ("text", "problem"),
     [
         ("budget = '30'", "budget: '30' is no budget; write e.g. '30 min' or '6 GPUh'"),
-        ("budget = 30", "budget: 30: input should be"),
+        ("budget = 30", "budget: '30' is no budget; write e.g. '30 min' or '6 GPUh'"),
         ("pool = ''", "pool: ''"),
         ("[prices]\n'H200' = 3.5", "prices.H200: 3.5 has no unit; write e.g. '1 USD/h'"),
         ("[prices]\n'H200' = '3 USD'", "has the unknown unit 'USD'; allowed here: USD/h"),

@@ -51,6 +51,16 @@ def test_a_running_server_tells_what_it_can_and_the_rest_is_unknown(remote: Call
     }  # fmt: skip
 
 
+def test_a_running_server_that_tells_its_machine_is_believed(serve: Callable[..., str]) -> None:
+    info = {"system_env": {"nvidia_gpu_models": "GPU 0: NVIDIA H200", "nvidia_driver_version": "580"}}
+    url = serve({**VLLM, "/server_info?config_format=json": (200, info)})
+    found = connect(ServerSpec(name="s", engine="vllm", url=url))[1].environment
+    assert found["gpu"] == Fact(value="NVIDIA H200", source="live")
+    assert (found["driver"].value, found["gpu_count"].value) == ("580", "unknown")
+    with pytest.raises(ConfigError, match="'H100' is declared, but the server says 'NVIDIA H200'"):
+        connect(ServerSpec(name="s", engine="vllm", url=url, identity={"gpu": "H100"}))
+
+
 def test_declared_fields_fill_what_is_unknown_and_are_marked(remote: Callable[..., Identity]) -> None:
     found = remote(
         {
