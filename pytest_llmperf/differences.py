@@ -36,6 +36,8 @@ _ISOLATED_BY: Final = {
     "gpu_memory_utilization": "args.--gpu-memory-utilization",
     "dtype": "args.--dtype",
     "tp_size": "args.--tp-size",
+    "tensor_parallel_size": "args.--tensor-parallel-size",
+    "max_num_batched_tokens": "args.--max-num-batched-tokens",
 }
 """Consequence → the variable that sets the same thing."""
 
@@ -138,6 +140,8 @@ def _environment(
 def _consequences(baseline: Identity, candidate: Identity, one_variable: frozenset[str]) -> Iterator[Difference]:
     for name in sorted(baseline.consequence.keys() | candidate.consequence.keys()):
         ours, theirs = baseline.consequence.get(name, UNKNOWN), candidate.consequence.get(name, UNKNOWN)
+        if (ours.value, theirs.value) == (baseline.value(name), candidate.value(name)) and name in baseline.input:
+            continue  # the input as the server repeats it
         key = _ISOLATED_BY.get(name)
         isolates = key is not None and key not in one_variable and theirs.value != UNKNOWN.value
         note = f"to see it alone: pytest --llmperf --llmperf-ab {key}={theirs.value}" if isolates else None

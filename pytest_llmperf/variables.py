@@ -116,10 +116,13 @@ def _arms(spec: ServerSpec, changes: Mapping[str, Any], label: str) -> Arms:
 
 
 def _differs(spec: ServerSpec, candidate: ServerSpec, key: str, texts: tuple[str, str]) -> bool:
-    name = key.removeprefix("env.")
-    if name != key:  # as it is, not as it is shown
-        return spec.env.get(name) != candidate.env.get(name)
-    return texts[0] != texts[1] or (key.startswith("args.") and spec.extra_args != candidate.extra_args)
+    """Whether ``key`` differs as it is, which for secrets is more than what is shown of it."""
+    outer, _, inner = key.partition(".")
+    if outer == "env":
+        return spec.env.get(inner) != candidate.env.get(inner)
+    if outer == "args":
+        return flags_of(spec.extra_args).get(inner) != flags_of(candidate.extra_args).get(inner)
+    return texts[0] != texts[1]
 
 
 def _with_followers(key: str, spec: ServerSpec, candidate: ServerSpec) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def read_identity(
         consequence["system_fingerprint"] = fingerprint
     identity = Identity(
         input=_inputs(endpoint, spec, engine, live, model_file, version),
-        environment=_environment(spec, engine, environment or {}),
+        environment=_environment(spec, engine, live, environment or {}),
         consequence={name: Fact(value=value, source="live") for name, value in consequence.items()},
     )
     return declare(identity, spec.identity, f"servers.{spec.name}")
@@ -144,10 +144,11 @@ def _parameter(name: str, spec: ServerSpec, engine: Engine, told: Mapping[str, s
     return Fact(value=value or "default", source="configured")
 
 
-def _environment(spec: ServerSpec, engine: Engine, known: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Where it runs. That of a server that someone else started is theirs to know, even where its address is ours."""
+def _environment(spec: ServerSpec, engine: Engine, live: LiveFacts, known: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Where it runs. That of a server that someone else started is theirs to tell, even where its address is ours."""
+    told = {name: Fact(value=value, source="live") for name, value in live.environment.items()}
     if spec.targeted:
-        return dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN)
+        return {**dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN), **told}
     gpu = ("cpu", "1") if engine.cpu else ("unknown", "unknown")
     source: Literal["configured", "unknown"] = "configured" if engine.cpu else "unknown"
     return {
@@ -155,6 +156,7 @@ def _environment(spec: ServerSpec, engine: Engine, known: Mapping[str, Fact]) ->
         "gpu_count": Fact(value=gpu[1], source=source),
         "host": Fact(value=host_class(), source="live"),
         "system": Fact(value=system(), source="live"),
+        **told,
         **known,
     }
 

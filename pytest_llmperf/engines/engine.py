@@ -41,6 +41,8 @@ class LiveFacts:
     quantization: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Canonical parameters in effect."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """GPU kind and driver of its own machine."""
     consequence: Mapping[str, str] = field(default_factory=dict)
     """What followed from the inputs: context length, slots, fingerprints …"""
 

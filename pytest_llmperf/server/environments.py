@@ -1,9 +1,8 @@
-"""Environments that hold one version of an engine each, made by uv below the user's cache folder."""
+"""Environments that hold one version of an engine each, made by uv in the user's cache folder."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import shutil
 import subprocess
@@ -13,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pytest_llmperf.engines.tiny_model import cache_dir
 from pytest_llmperf.errors import ConfigError, InfraError
 
-__all__ = ["cache_folder", "installed_version", "made_environment"]
+__all__ = ["installed_version", "made_environment"]
 
 _TIMEOUT_S: Final = 1800.0
 _SHOWN_LINES: Final = 4
@@ -24,19 +24,13 @@ _NO_SPACE: Final = ("No space left on device", "os error 28", "Disk quota exceed
 _NO_NETWORK: Final = ("error sending request", "Failed to fetch", "Request failed", "network was disabled", "timed out")
 
 
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/pytest-llmperf``, by default below ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "pytest-llmperf"
-
-
 def made_environment(distribution: str, version: str, where: str) -> Path:
     """The folder of an environment with ``distribution==version`` (wheels only) and nothing else but its needs.
 
     It is made once and kept; two processes that want it at once make it once. Raises ConfigError (``where`` names the
     server) where uv is missing or there is no such version, InfraError where the index, the disk or uv fails.
     """
-    folder = cache_folder() / "environments" / _TAG / f"{distribution}-{version}"
+    folder = cache_dir().absolute() / "environments" / _TAG / f"{distribution}-{version}"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
@@ -44,7 +38,8 @@ def made_environment(distribution: str, version: str, where: str) -> Path:
                 shutil.rmtree(folder, ignore_errors=True)
                 _make(folder, distribution, version, where)
     except OSError as error:
-        raise InfraError(f"{distribution} {version} cannot be installed in {folder}: {error.strerror}") from error
+        problem = f"{distribution}=={version} cannot be installed in {folder}: {error.strerror or error}"
+        raise InfraError(problem) from error
     return folder
 
 
@@ -84,13 +79,14 @@ def _make(folder: Path, distribution: str, version: str, where: str) -> None:
     if made.returncode:
         raise _trouble(wanted, made.stderr)
     python = str(folder / "bin" / "python")
-    done = _run([uv, "pip", "install", "--quiet", "--python", python, "--only-binary", distribution, wanted])
+    # Compiled now, so that the first start does not pay for it.
+    command = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+    done = _run([*command, "--only-binary", distribution, wanted])
     if done.returncode:
-        shutil.rmtree(folder, ignore_errors=True)
         text = " ".join(done.stderr.split())
         offline = any(sign in text for sign in _NO_NETWORK)
         if not offline and re.search(r"no version of|no wheels? with a matching|no usable wheels", text):
-            near = _versions_near(uv, distribution, version)
+            near = _versions_near(uv, python, distribution, version)
             exist = f"; there are e.g. {', '.join(near)}" if near else ""
             problem = f"{version!r}: no wheel of {distribution} for this Python and platform has that version{exist}"
             raise ConfigError(where, "version", problem)
@@ -102,12 +98,12 @@ def _make(folder: Path, distribution: str, version: str, where: str) -> None:
     (folder / ".complete").touch()
 
 
-def _versions_near(uv: str, distribution: str, version: str) -> tuple[str, ...]:
+def _versions_near(uv: str, python: str, distribution: str, version: str) -> tuple[str, ...]:
     """The next version below and above, and the newest, in that order; empty where the index does not say."""
     found = []
     for wanted, which in ((f"<{version}", "highest"), (f">{version}", "lowest"), ("", "highest")):
         command = [uv, "pip", "compile", "--quiet", "--no-deps", "--no-header", "--no-annotate"]
-        command += ["--python", sys.executable, "--only-binary", distribution, "--resolution", which, "-"]
+        command += ["--python", python, "--only-binary", distribution, "--resolution", which, "-"]
         done = _run(command, f"{distribution}{wanted}\n")
         if done.returncode == 0:
             found += re.findall(r"==(\S+)", done.stdout)[:1]

@@ -77,7 +77,7 @@ class Budget(BaseModel):
 
 
 def _budget(written: object) -> object:
-    return Budget.parse(written) if isinstance(written, str) else written
+    return Budget.parse(str(written))
 
 
 class Settings(BaseModel):
