@@ -85,7 +85,9 @@ def _heading(report: RunReport) -> str:
     which = f"{many} of {len(tests)} tests" if len(tests) > 1 else "1 test"
     sign = _SIGNS[worst]
     itself = sum(test.verdict == "PASS" and test.outcome in ("failed", "error") for test in tests)
-    parts = [f"llmperf: **{worst}** · {which}"]
+    if report.partial and worst == "PASS":
+        sign = "⚠️"
+    parts = [f"llmperf: **{worst}**{' so far' if report.partial else ''} · {which}"]
     if itself:
         sign = "❌" if worst == "PASS" else sign
         parts.append(f"**{itself} failed by itself**")
