@@ -229,6 +229,8 @@ class LlmperfSession:
             self._show_workers(terminalreporter)
             return
         self._show(terminalreporter, list(self._reports.values()), self._journal.path)
+        for warning in dict.fromkeys(self._warnings):
+            terminalreporter.write_line(f"store of baselines: {warning}", yellow=True)
         if self._journal_error is not None:
             terminalreporter.write_line(f"the report is incomplete: {self._journal_error}", red=True)
 

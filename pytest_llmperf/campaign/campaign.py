@@ -49,7 +49,7 @@ class Campaign:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
         self._umpire = umpire
-        self._rig = Rig(report_dir, observer)
+        self._rig = Rig(report_dir, observer, umpire.pool)
         self._cases = {plan.nodeid: umpire.case(plan) for plan in self.plans}
         self._replays_done = dict.fromkeys(self._cases, 0)
         self._measured: dict[str, dict[str, MetricValue]] = {}

@@ -17,6 +17,7 @@ from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
 from pytest_llmperf.server.launch import Launch, launch
+from pytest_llmperf.telemetry.machine import machine_facts
 
 __all__ = ["Arm", "Observer", "Rig"]
 
@@ -42,7 +43,8 @@ class Observer(runner.LoadObserver, Protocol):
 class Rig:
     """What a campaign runs on: at most one live server, and all that was launched and measured before."""
 
-    def __init__(self, report_dir: Path, observer: Observer) -> None:
+    def __init__(self, report_dir: Path, observer: Observer, pool: str | None) -> None:
+        self._pool = pool
         self.salt = token_hex(8)
         self.observer = observer
         self._report_dir = report_dir
@@ -73,7 +75,12 @@ class Rig:
         self.stop()
         self._now = _Now(arm, block, priming, time.monotonic())
         try:
-            self._live = launch(spec, log_dir=self._report_dir / "logs", on_progress=self._progress_of(spec))
+            self._live = launch(
+                spec,
+                log_dir=self._report_dir / "logs",
+                on_progress=self._progress_of(spec),
+                environment=machine_facts(spec, self._pool),
+            )
         except LlmperfError as error:
             self._past.append(self._failed(error, spec))
             raise

@@ -60,6 +60,11 @@ class Umpire:
         self._memory = memory
         self._grounds = Grounds(terms, memory)
 
+    @property
+    def pool(self) -> str | None:
+        """Runners that this one may be exchanged for."""
+        return self._terms.pool
+
     def case(self, plan: Plan) -> Case:
         """The state of one test before the first launch."""
         replays = plan.replays or (1 if self.mode in ("sla", "targeted") else COMPARED_REPLAYS)
