@@ -155,7 +155,8 @@ def test_undecided_runs_in_a_row(state: State) -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"[" * 100_000, b'{"schema": "pytest-llmperf/state/2"}',
-     b'{"schema": "pytest-llmperf/state/1", "runs": 3}', b'{"schema": "pytest-llmperf/state/1", "test": "t", "runs": -3}'],
+     b'{"schema": "pytest-llmperf/state/1", "runs": 3}',
+     b'{"schema": "pytest-llmperf/state/1", "test": "t", "runs": -3}'],
 )  # fmt: skip
 def test_what_cannot_be_trusted_is_set_aside_and_said(state: State, store: Store, told: list[str], data: bytes) -> None:
     state.count("t", undecided=True)
