@@ -123,9 +123,12 @@ def _fault(digest: str, entry: Entry) -> str | None:
 def _launch_fault(launch: StoredLaunch) -> str | None:
     if not 0 <= launch.n_failed <= launch.n_requests:
         return f"{launch.n_failed} of {launch.n_requests} requests failed"
-    numbers = {**launch.metrics, "time_to_ready_s": launch.time_to_ready_s}
-    wrong = next((name for name, value in numbers.items() if value is not None and not math.isfinite(value)), None)
-    return None if wrong is None else f"{wrong} is no finite number"
+    numbers = [*launch.metrics.values(), launch.time_to_ready_s]
+    if all(map(math.isfinite, filter(None, numbers))):
+        return None
+    names = (*launch.metrics, "time_to_ready_s")
+    wrong = next(name for name, value in zip(names, numbers, strict=True) if value and not math.isfinite(value))
+    return f"{wrong} is no finite number"
 
 
 def _is_time(text: str) -> bool:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
-from pytest_llmperf.baseline.schema import Entry, Session
+from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
 from pytest_llmperf.catalog import FAMILIES, METRICS, metric
+from pytest_llmperf.stats.launches import LaunchValues
+from pytest_llmperf.stats.modes import bimodal
 
 __all__ = ["Row", "compare", "launch_mean", "old_and_new", "two_modes"]
 
-_GAP: Final = 4.0
-_SHIFT: Final = 0.02
-_SMALLEST: Final = 4
+PRIMARY: Final = ("ttft_p50", "tpot_mean", "output_throughput")
+"""Asked of many metrics, any rule finds two modes in some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +92,25 @@ def launch_mean(sessions: Sequence[Session], name: str) -> tuple[float | None, i
     return (math.exp(mean) if positive else mean), len(values)
 
 
-def two_modes(sessions: Sequence[Session], name: str) -> str | None:
-    """Why the launches look like two kinds of launch, a sentence; None where they don't, or are too few to tell.
+def two_modes(sessions: Sequence[Session], metrics: Sequence[str] = PRIMARY) -> list[str]:
+    """Metrics whose launches fall into two kinds, a sentence each; see ``stats.modes`` for how sure that is.
 
-    From four launches on: at the widest gap in the ordered values, both sides have two launches or more, the gap is
-    over 2 % and four times the widest gap inside a side, and some session has launches on both sides (days that
-    differ are no modes).
+    Days that differ are no modes: some session must have launches of both kinds.
     """
-    found = sorted(
-        (math.log(value), number)
-        for number, session in enumerate(sessions)
-        for launch in session.launches
-        if (value := launch.metrics.get(name)) is not None and value > 0
-    )
-    if len(found) < _SMALLEST:
-        return None
-    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(found)]
-    cut = max(range(1, len(gaps) - 1), key=gaps.__getitem__)
-    inside = max(gap for place, gap in enumerate(gaps) if place != cut)
-    low, high = found[: cut + 1], found[cut + 1 :]
-    if gaps[cut] < max(math.log1p(_SHIFT), _GAP * inside):
-        return None
-    if not {number for _, number in low} & {number for _, number in high}:
-        return None
-    apart = 100 * math.expm1(gaps[cut])
-    return f"{name}: {len(low)} launches lie {apart:.0f} % or more below the other {len(high)}: two kinds of launch"
+    launches = [_values(launch, session.id) for session in sessions for launch in session.launches]
+    found = []
+    for each in bimodal(launches, [name for name in metrics if all(name in one.metrics for one in launches)]):
+        middle = math.sqrt(each.better * each.worse)
+        kinds: dict[str, set[bool]] = {}
+        for one in launches:
+            kinds.setdefault(one.session, set()).add(one.metrics[each.metric] > middle)
+        if any(len(sides) == 2 for sides in kinds.values()):
+            apart = 100 * abs(each.worse / each.better - 1)
+            found.append(f"{each.metric}: {each.n_worse} launches lie {apart:.0f} % from the other {each.n_better}: "
+                         "two kinds of launch")  # fmt: skip
+    return found
+
+
+def _values(launch: StoredLaunch, session: str) -> LaunchValues:
+    values = {name: math.inf if value is None else value for name, value in launch.metrics.items()}
+    return LaunchValues(values, launch.order, launch.block, session, launch.n_requests, launch.n_failed)

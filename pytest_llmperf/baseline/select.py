@@ -14,7 +14,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.identity import Fact, Identity
 
-__all__ = ["NoPartner", "Partner", "check_against", "select"]
+__all__ = ["NoPartner", "Partner", "check_against", "file_created", "pep440", "select"]
 
 _NAMED: Final = 5
 """Versions or fields that a sentence names."""
@@ -84,9 +84,9 @@ def _latest(store: Store, key: Key, stored: Sequence[Key]) -> tuple[Key | None, 
     for each in stored:
         if each.version == key.version:
             return each, "the same version"
-    ours = _pep440(key.version)
+    ours = pep440(key.version)
     if ours is not None:
-        ranked = [(version, each) for each in stored if (version := _pep440(each.version)) is not None]
+        ranked = [(version, each) for each in stored if (version := pep440(each.version)) is not None]
         lower = [(version, each) for version, each in ranked if version <= ours]
         if lower:
             return max(lower, key=lambda pair: pair[0])[1], f"the highest version below {key.version}"
@@ -158,7 +158,8 @@ def _distance(path: Sequence[str], own: Sequence[str]) -> tuple[bool, int]:
     )
 
 
-def _pep440(version: str) -> Version | None:
+def pep440(version: str) -> Version | None:
+    """``version`` as something that has an order; None where it is not of that form."""
     try:
         return Version(version)
     except InvalidVersion:
@@ -169,7 +170,7 @@ def _same(version: str, wanted: str) -> bool:
     return (
         version == wanted
         or slug(version) == wanted
-        or (_pep440(version) is not None and _pep440(version) == _pep440(wanted))
+        or (pep440(version) is not None and pep440(version) == pep440(wanted))
     )
 
 

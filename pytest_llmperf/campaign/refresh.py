@@ -32,9 +32,7 @@ def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
     if not session.launches:
         raise UsageError(f"{nodeid}: no launch is fit for a baseline: {'; '.join(doubts) or 'none ran'}")
     kept = () if before is None or terms.replace else before.sessions
-    for name in session.launches[0].metrics:
-        if gate_row(name) is not None and (why := two_modes((*kept, session), name)) is not None:
-            doubts.append(why)
+    doubts += two_modes((*kept, session))
     if doubts and not terms.force:
         raise UsageError(
             f"{nodeid}: the baseline is not refreshed: {'; '.join(doubts)}; find out why, or store it with "

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.provenance import provenance, utc_now
 from pytest_llmperf.baseline.refresh import old_and_new, two_modes
 from pytest_llmperf.baseline.schema import BaselineFile, Entry
+from pytest_llmperf.baseline.select import file_created, pep440
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli.entries import open_store
 from pytest_llmperf.cli.promotion import Promotion, doubts, promotion
@@ -117,9 +116,7 @@ def _entry(store: Store, each: Promotion) -> Entry | None:
 
 
 def _modes(each: Promotion, entry: Entry | None) -> list[str]:
-    sessions = (*(() if entry is None else entry.sessions), each.session)
-    names = dict.fromkeys(name for launch in each.session.launches for name in launch.metrics)
-    return [fault for name in names if (fault := two_modes(sessions, name)) is not None]
+    return two_modes((*(() if entry is None else entry.sessions), each.session))
 
 
 def _alone(store: Store, each: Promotion) -> list[str]:
@@ -170,11 +167,10 @@ def _old_versions(files: dict[str, BaselineFile], keep: int) -> dict[str, _Prune
     for path, file in files.items():
         engine, _, *rest = path.split("/")
         key = Key.of(next(iter(file.entries.values())).identity(), file.test)
-        newest = max(entry.sessions[-1].created for entry in file.entries.values())
-        groups[engine, *rest].append((path, key, newest))
+        groups[engine, *rest].append((path, key, file_created(file)))
     gone = {}
     for group in groups.values():
-        versions = {path: _version(key.version) for path, key, _ in group}
+        versions = {path: pep440(key.version) for path, key, _ in group}
         ordered = None not in versions.values()
         ranked = sorted(group, key=lambda each: (versions[each[0]], each[2]) if ordered else each[2], reverse=True)
         for path, key, _ in ranked[keep:]:
@@ -192,13 +188,6 @@ def _old_sessions(path: str, file: BaselineFile, oldest: datetime) -> _Pruned | 
         return None
     total = sum(len(entry.sessions) for entry in file.entries.values())
     return _Pruned(path, f"{number} of {total} sessions, from before {oldest:%Y-%m-%d}", old)
-
-
-def _version(version: str) -> Version | None:
-    try:
-        return Version(version)
-    except InvalidVersion:
-        return None
 
 
 def _whole(text: str) -> int:

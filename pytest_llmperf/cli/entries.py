@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.baseline.keys import SUFFIX, Key
+from pytest_llmperf.baseline.keys import SUFFIX, Key, slug
 from pytest_llmperf.baseline.schema import BaselineFile, Entry
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError, UsageError
@@ -68,16 +68,19 @@ def choose(store: Store, word: str) -> list[Chosen]:
     """
     what, _, digest = word.partition("#")
     path = what.removeprefix(f"{store.location}/").removesuffix(SUFFIX).strip("/")
+    paths = store.paths()
+    by_path = [place for place in paths if place.removesuffix(SUFFIX) == path or place.startswith(f"{path}/")]
+    by_test = [place for place in paths if place.endswith(f"/{slug(what)}{SUFFIX}")]
     found: list[Chosen] = []
-    refused: list[BaselineError] = []
-    for place, file in store.walk():
-        by_path = place.removesuffix(SUFFIX) == path or place.startswith(f"{path}/")
-        if isinstance(file, BaselineError):
-            refused += [file] if by_path else []
-        else:
-            found += _matching(place, file, what, digest, whole=by_path)
-    if refused:
-        raise refused[0]
+    for place in by_path or by_test or paths:
+        try:
+            file = store.load(place)
+        except BaselineError:
+            if by_path or by_test:
+                raise
+            continue
+        if file is not None:
+            found += _matching(place, file, what, digest, whole=bool(by_path))
     if not found:
         raise UsageError(
             f"{word!r} is no path, node id or digest in {store.location}; see: pytest-llmperf baseline list"

@@ -294,6 +294,27 @@ def test_a_writer_that_comes_between_is_built_upon(store: Store, monkeypatch: py
     assert [kept.count(session(number).id) for number in range(3)] == [3, 1, 3]
 
 
+def test_s3_itself_refuses_who_comes_second(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rival writes after we have looked, at the last moment before our own request leaves."""
+    from s3fs import S3FileSystem
+
+    store, came = Store(f"{s3}/rivals"), []
+    put(store)
+    system = S3FileSystem(use_listings_cache=False)  # the one that the store uses: equal ones are shared
+    send = system.pipe_file
+
+    def late(path: str, value: bytes, **how: str) -> None:
+        if path.endswith(KEY.path) and not came:
+            came.append(how)
+            put(Store(f"{s3}/rivals"), what=session(1))
+        send(path, value, **how)
+
+    monkeypatch.setattr(system, "pipe_file", late)
+    put(store, what=session(2))
+    assert [list(how) for how in came] == [["IfMatch"]]
+    assert ids(store) == [session(number).id for number in range(3)]
+
+
 APPENDER = """
 import sys
 from kept import put, session
