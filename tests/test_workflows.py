@@ -126,7 +126,7 @@ def test_no_expression_is_pasted_into_a_script(name: str) -> None:
     assert [step["run"] for step in steps(name) if "${{" in step.get("run", "")] == []
 
 
-@pytest.mark.parametrize("name", ["perf-gate", "baseline-refresh"])
+@pytest.mark.parametrize("name", NAMES)
 def test_actions_are_pinned_by_commit(name: str) -> None:
     used = re.findall(r"uses: (\S+) # v\d+\.\d+\.\d+\n", (FOLDER / f"{name}.yml").read_text())
     assert len(used) == sum("uses" in step for step in steps(name)) > 0

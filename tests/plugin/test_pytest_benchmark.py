@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import compared
-import numpy as np
 import pytest
 from test_run import TESTS
 from truth_server import TruthServer
@@ -21,7 +20,8 @@ from pytest_llmperf.options import read_options
 from pytest_llmperf.reports.jsonfile import write_report
 from pytest_llmperf.session import LlmperfSession
 
-assert np, "loaded before any run in this process, which would put sys.modules back and load it twice"
+PASSED, FAILED = compared.accepted(), compared.regressed()
+"""Made here, so that all of numpy that it takes is loaded before any run in this process puts sys.modules back."""
 
 HANDED = """
 from pathlib import Path
@@ -37,7 +37,7 @@ def pytest_configure(config):
 
 def hand(pytester: pytest.Pytester, *ttfts_ms: int, file: Path | None = None, failed: bool = False) -> None:
     """Make the next run one that has measured these TTFTs, one a launch."""
-    test = compared.with_launches(compared.regressed() if failed else compared.accepted(), ttfts_ms)
+    test = compared.with_launches(FAILED if failed else PASSED, ttfts_ms)
     path = pytester.path / "handed" / "report.json"
     write_report(path, compared.run(test))
     pytester.makeconftest(HANDED.format(report=str(path), file=f"Path({str(file)!r})" if file else None))
@@ -175,9 +175,9 @@ def test_the_controller_takes_the_reports_of_this_runs_workers_only(pytester: py
     config = pytester.parseconfig("--llmperf", "-n2")
     session = LlmperfSession(config, read_options(config))
     folder = pytester.path / "llmperf-report"
-    for worker, year, test in (("gw0", 9999, compared.accepted()), ("gw1", 2020, compared.regressed())):
+    for worker, year, test in (("gw0", 9999, PASSED), ("gw1", 2020, FAILED)):
         write_report(folder / worker / "report.json", compared.run(test, created=f"{year}-01-01T00:00:00+00:00"))
-    assert [test.nodeid for test in session.reports()] == [compared.accepted().nodeid]
+    assert [test.nodeid for test in session.reports()] == [PASSED.nodeid]
 
 
 def test_a_measured_run_ends_in_both_forms(pytester: pytest.Pytester) -> None:
