@@ -37,6 +37,8 @@ def launch_values(
     measured = metrics_of(plan, trials, () if ready_s is None else (ready_s,))
     found = [counts(trial) for trial in trials]
     values = {name: _gate_value(each) for name, each in measured.items()}
+    if not _one_token_chunks(trials):
+        values.pop("icl_p50", None)  # means the same in both arms only where each chunk holds one token
     tokens = [known_tokens(r) for trial in trials for r in trial.records if r.phase is Phase.MEASURED and not r.failed]
     known = [count for count in tokens if count is not None]
     return LaunchValues(
@@ -48,6 +50,13 @@ def launch_values(
         n_failed=sum(each.failed for each in found),
         n_tokens=sum(known) if len(known) == len(tokens) else None,
     )
+
+
+def _one_token_chunks(trials: Sequence[Trial]) -> bool:
+    """Whether every chunk of (nearly) every request held one token."""
+    measured = [r for trial in trials for r in trial.records if r.phase is Phase.MEASURED and not r.failed]
+    chunks, tokens = sum(len(r.chunk_ns) for r in measured), [known_tokens(r) for r in measured]
+    return None not in tokens and abs(chunks - sum(each or 0 for each in tokens)) <= 0.005 * chunks
 
 
 def _gate_value(found: MetricValue) -> float | None:

@@ -94,6 +94,9 @@ class Engine:
     """What to fetch for ``read_facts`` besides ``/v1/models``."""
     read_facts: Callable[[Documents, str], LiveFacts] = _no_facts
     """``(documents, model name)`` → facts. Fed with documents, does no I/O; an odd document yields no facts."""
+    cache_env: tuple[str, ...] = ()
+    """Environment variables that name the folders of its compile caches. Every specification gets folders of its own,
+    so that no launch finds what another configuration has compiled."""
     request_extras: Callable[[ServerSpec], dict[str, Any]] = _no_extras
     """Merged into every request body: exact output length, prompt cache."""
     continuous_usage: bool = False

@@ -21,7 +21,7 @@ def spent_text(report: RunReport) -> str | None:
         if campaign.identity is None or campaign.identity.value("gpu") in NO_GPU:
             continue
         device, count = campaign.identity.value("gpu"), campaign.identity.value("gpu_count")
-        held = _held_s(campaign, report)
+        held = _held_s(campaign)
         if held is None or not count.isdecimal():
             return None
         seconds += held * int(count)
@@ -33,20 +33,10 @@ def spent_text(report: RunReport) -> str | None:
     return f"about {seconds / 60:.3g} GPU-min" + (f" (${price:,.2f})" if priced else "")
 
 
-def _held_s(campaign: CampaignReport, report: RunReport) -> float | None:
-    """Seconds that the campaign's launches held their devices: start-up and loads. None where a start is not known.
+def _held_s(campaign: CampaignReport) -> float | None:
+    """Seconds that the campaign's launches held their devices, unjudged ones included; None where one is not known.
 
     Of a server that was running already nothing is ours.
     """
-    own = [launch for launch in campaign.launches if launch.command is not None]
-    if any(launch.time_to_ready_s is None for launch in own):
-        return None
-    ours = {launch.index for launch in own}
-    loads = sum(
-        trial.client.wall_seconds
-        for test in report.tests
-        if test.nodeid in campaign.tests
-        for trial in test.trials
-        if trial.launch in ours
-    )
-    return loads + sum(launch.time_to_ready_s or 0.0 for launch in own)
+    known = [launch.lifetime_s for launch in campaign.launches if launch.command is not None]
+    return None if None in known else sum(each for each in known if each is not None)

@@ -20,6 +20,7 @@ from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, Serv
 from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
+from pytest_llmperf.server.caches import cache_folders
 from pytest_llmperf.server.ports import HOST, free_port, require_free
 from pytest_llmperf.server.process import ServerProcess
 from pytest_llmperf.server.provision import Provisioned, provision
@@ -142,7 +143,7 @@ def _start(
         command[:1] = given.program
     begun = time.monotonic()
     # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **spec.env, "HF_HUB_OFFLINE": "1"}
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
     process = ServerProcess.start(command, env, log_path)
     try:
         endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
