@@ -103,6 +103,10 @@ class StoredNoise(_Remembered):
     created: AwareDatetime
     spread: dict[str, tuple[FiniteFloat, int]]
     """Metric → (variance of one launch's log value, launches that it rests on, two or more)."""
+    within: dict[str, FiniteFloat] = Field(default_factory=dict)
+    """Metric → variance between the log values of replays of one launch."""
+    replays: int = 1
+    """Per launch."""
 
 
 class _Noise(_File):

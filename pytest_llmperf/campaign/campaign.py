@@ -50,7 +50,7 @@ class Campaign:
         self.plans = tuple(plans)
         self._umpire = umpire
         self._rig = Rig(report_dir, observer, umpire.pool)
-        self._cases = {plan.nodeid: umpire.case(plan) for plan in self.plans}
+        self._cases = {plan.nodeid: umpire.case(plan, len(self.plans)) for plan in self.plans}
         self._replays_done = dict.fromkeys(self._cases, 0)
         self._measured: dict[str, dict[str, MetricValue]] = {}
         self._start_error: LlmperfError | None = None

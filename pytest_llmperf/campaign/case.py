@@ -57,6 +57,8 @@ class Case:
     """Of the candidate; the baseline's differs in the server only."""
     config: GateConfig
     prior: Prior
+    replays_given: int | None = None
+    """As the user wrote them; ``plan`` holds those that are run."""
     wanted: int = 1
     """Launches of the candidate that it needs, as far as known."""
     error: LlmperfError | None = None

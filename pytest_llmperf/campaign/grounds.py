@@ -65,7 +65,7 @@ class Grounds:
             max_blocks=most,
         )
         case.notes = list(dict.fromkeys((*case.notes, *notes)))
-        case.prior = self._memory.prior(identity, case.plan)
+        case.prior = self._memory.experience.prior(identity, case.plan)
 
     def differences(
         self, baseline: Identity, candidate: Identity, declared: Sequence[str], *, stored: bool

@@ -65,20 +65,25 @@ class Umpire:
         """Runners that this one may be exchanged for."""
         return self._terms.pool
 
-    def case(self, plan: Plan) -> Case:
-        """The state of one test before the first launch."""
-        replays = plan.replays or (1 if self.mode in ("sla", "targeted") else COMPARED_REPLAYS)
-        plan = plan.model_copy(update={"replays": replays})
+    def case(self, plan: Plan, tests: int) -> Case:
+        """The state of one test before the first launch; ``tests`` share the launches."""
+        given = plan.replays
+        if self.mode in ("sla", "targeted"):
+            replays = given or 1
+        else:
+            replays = given or self._memory.experience.replays(plan.server, plan, tests) or COMPARED_REPLAYS
         wanted = REFRESH_LAUNCHES if self.mode == "refresh" else 1
-        return Case(plan, GateConfig(), Prior({}), wanted=wanted)
+        return Case(plan.model_copy(update={"replays": replays}), GateConfig(), Prior({}), given, wanted)
 
     def forecast(self, plans: Sequence[Plan]) -> Forecast:
         """What the campaign will cost and can show, by what earlier runs have left."""
         specs = [plans[0].server] if self._arms is None else [self._arms.baseline, self._arms.candidate]
-        times = [self._memory.durations(spec) for spec in specs]
-        resolved = [self.case(plan).plan for plan in plans]
+        times = [self._memory.experience.durations(spec) for spec in specs]
+        resolved = [self.case(plan, len(plans)).plan for plan in plans]
         most = self._terms.noise_blocks or self._most_blocks(resolved)
-        return foretell(self.mode, resolved, times, most, self._arms, self._memory.last_priors(specs[-1], resolved))
+        return foretell(
+            self.mode, resolved, times, most, self._arms, self._memory.experience.last_priors(specs[-1], resolved)
+        )
 
     # --- the launches
 
@@ -99,9 +104,9 @@ class Umpire:
         if self.mode == "pair":
             self._compare_pair(rig, cases)
         trials = {case.plan.nodeid: rig.trials(case.plan) for case in cases}
-        self._memory.note_times(specs, rig.launches(), trials, cases)
+        self._memory.experience.note_times(specs, rig.launches(), trials, cases)
         for case in cases:
-            self._memory.learn(case)
+            self._memory.experience.learn(case, rig.trials(case.plan))
             if self._terms.noise_blocks is not None:
                 case.notes += self._noise(case)
             elif case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
@@ -114,7 +119,7 @@ class Umpire:
         identity = case.identities.get("candidate")
         if identity is None or len(case.values["candidate"]) < 2:
             return ("the noise of this runner is not known: fewer than two blocks could be measured",)
-        prior = self._memory.prior(identity, case.plan)
+        prior = self._memory.experience.prior(identity, case.plan)
         gated = [each.metric for each in case.judgement.metrics] if case.judgement is not None else []
         return noise_lines(gated, prior, case.config)
 
@@ -268,7 +273,7 @@ class Umpire:
         """What the time budget allows, by the times of earlier runs."""
         if self._arms is None:
             return USUAL
-        times = [self._memory.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
+        times = [self._memory.experience.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
         return most_blocks(plans, times, self._terms.budget_s(len(self._arms.candidate.gpus)), COMPARED_REPLAYS)
 
     def _reopen(self, rig: Rig, case: Case) -> None:
