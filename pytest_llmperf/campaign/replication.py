@@ -16,7 +16,7 @@ __all__ = ["replays_for", "within_launches"]
 
 
 def within_launches(trials: Sequence[TrialReport]) -> dict[str, float]:
-    """Metric → variance between the log values of replays of one launch, the mean over the launches with two or more."""
+    """Metric → variance between the log values of replays of one launch, the mean over launches with two or more."""
     found: dict[str, list[float]] = {}
     for launch in dict.fromkeys(trial.launch for trial in trials):
         own = [trial for trial in trials if trial.launch == launch]

@@ -106,7 +106,7 @@ class Umpire:
         trials = {case.plan.nodeid: rig.trials(case.plan) for case in cases}
         self._memory.experience.note_times(specs, rig.launches(), trials, cases)
         for case in cases:
-            self._memory.experience.learn(case, rig.trials(case.plan))
+            self._memory.experience.learn(case, rig.trials(case.plan), self._memory.session)
             if self._terms.noise_blocks is not None:
                 case.notes += self._noise(case)
             elif case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
