@@ -33,7 +33,7 @@ class Accept(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     test: str = Field(min_length=1)
-    """Node id, or its part after the last ``/``."""
+    """Node id, its part after the last ``/``, or a pattern with ``*``."""
     metric: str
     up_to: Annotated[float, BeforeValidator(_share), Field(gt=0, le=100)]
     """Change for the worse, a ratio."""
