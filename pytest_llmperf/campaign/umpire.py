@@ -72,7 +72,8 @@ class Umpire:
             replays = given or 1
         else:
             replays = given or self._memory.experience.replays(plan.server, plan, tests) or COMPARED_REPLAYS
-        wanted = REFRESH_LAUNCHES if self.mode == "refresh" else 1
+        # A running server is one launch, however often one connects to it.
+        wanted = REFRESH_LAUNCHES if self.mode == "refresh" and not plan.server.targeted else 1
         return Case(plan.model_copy(update={"replays": replays}), GateConfig(), Prior({}), given, wanted)
 
     def forecast(self, plans: Sequence[Plan]) -> Forecast:
