@@ -143,7 +143,15 @@ def lost() -> TestReport:
 def launches(seconds: float | None = 90.0) -> CampaignReport:
     """Two launches that shared the tests above."""
     made = tuple(
-        LaunchReport(index=index, command=("vllm",), url="http://127.0.0.1:1", pid=7, time_to_ready_s=seconds, log=None)
+        LaunchReport(
+            index=index,
+            command=("vllm",),
+            url="http://127.0.0.1:1",
+            pid=7,
+            time_to_ready_s=seconds,
+            lifetime_s=None if seconds is None else seconds + 0.6,
+            log=None,
+        )
         for index in range(2)
     )
     return CampaignReport(

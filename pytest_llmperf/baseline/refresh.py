@@ -10,7 +10,6 @@ from typing import Final, Literal
 from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
 from pytest_llmperf.catalog import FAMILIES, METRICS, metric
 from pytest_llmperf.stats.launches import LaunchValues
-from pytest_llmperf.stats.modes import bimodal
 
 __all__ = ["Row", "compare", "launch_mean", "old_and_new", "two_modes"]
 
@@ -97,6 +96,8 @@ def two_modes(sessions: Sequence[Session], metrics: Sequence[str] = PRIMARY) -> 
 
     Days that differ are no modes: some session must have launches of both kinds.
     """
+    from pytest_llmperf.stats.modes import bimodal  # needs numpy
+
     launches = [_values(launch, session.id) for session in sessions for launch in session.launches]
     found = []
     for each in bimodal(launches, [name for name in metrics if all(name in one.metrics for one in launches)]):

@@ -19,6 +19,11 @@ def _share(written: object) -> object:
     return parse_quantity(written, "ratio").value if isinstance(written, str | int | float) else written
 
 
+def _with_unit(written: object) -> object:
+    """A bare number is an error: of which currency, per what?"""
+    return parse_quantity(written, "USD/h").value if isinstance(written, str | int | float) else written
+
+
 class WorkerDevices(BaseModel):
     """What one xdist worker owns."""
 
@@ -98,7 +103,7 @@ class Settings(BaseModel):
     """Folder relative to the file, or URL of a store."""
     pool: str | None = Field(default=None, min_length=1)
     """Name of the set of interchangeable runners that this one belongs to."""
-    prices: dict[str, Price] = Field(default_factory=dict)
+    prices: dict[str, Annotated[Price, BeforeValidator(_with_unit)]] = Field(default_factory=dict)
     """GPU as NVML names it → USD per hour of one."""
     ab: str | None = None
     """``key=value``, as ``--llmperf-ab`` takes it."""

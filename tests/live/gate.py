@@ -20,7 +20,8 @@ from typing import Any
 TESTS = """
 import pytest
 
-SHARED = {"input": {"uniform": [160, 220]}, "output": {"uniform": [12, 20]}, "shared_prefix": {"groups": 1, "tokens": 128}}
+SHARED = {"input": {"uniform": [160, 220]}, "output": {"uniform": [12, 20]},
+          "shared_prefix": {"groups": 1, "tokens": 128}}
 pytestmark = pytest.mark.llmperf(workload=SHARED, concurrency=2, requests=60, warmup=6)
 
 @pytest.mark.regression(metrics=["cpu_seconds_per_mtok"])

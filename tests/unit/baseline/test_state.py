@@ -134,12 +134,12 @@ def test_noise_of_the_future_or_without_a_metric_does_not_count(state: State, cl
 
 def test_durations_of_a_server_and_its_tests(state: State) -> None:
     assert state.durations("digest") == Durations()
-    state.note_durations("digest", [60.0], {"a": [5.0, 6.0]})
-    state.note_durations("digest", [70.0], {"b": [7.0]})
+    state.note_durations("digest", [60.0], {"a": [5.0, 6.0]}, {})
+    state.note_durations("digest", [70.0], {"b": [7.0]}, {})
     found = state.durations("digest")
     assert found.launch_s == (60.0, 70.0)
     assert found.replay_s == {"a": (5.0, 6.0), "b": (7.0,)}
-    state.note_durations("digest", range(100, 120), {})
+    state.note_durations("digest", range(100, 120), {}, {})
     assert state.durations("digest").launch_s == tuple(range(108, 120))
     assert state.durations("other") == Durations()
 
