@@ -130,7 +130,8 @@ def _told(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> str | None:
 
 
 def _memory_of(nvml: Any, handle: Any) -> str:
-    return f"{nvml.nvmlDeviceGetMemoryInfo(handle).total / _GIB:.1f} GiB"
+    """In whole GiB: what a driver counts as the total moves by some MiB from version to version."""
+    return f"{nvml.nvmlDeviceGetMemoryInfo(handle).total / _GIB:.0f} GiB"
 
 
 def _split(nvml: Any, handle: Any) -> str:

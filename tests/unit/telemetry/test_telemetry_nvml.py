@@ -138,7 +138,7 @@ def told(found: dict[str, Fact]) -> dict[str, str]:
 def test_what_the_gpus_are(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = install(monkeypatch, Driver())
     # 150e9 B / 2^30 = 139.70 GiB
-    alike = {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_memory": "139.7 GiB"}
+    alike = {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_memory": "140 GiB"}
     assert told(gpu_facts()) == {**alike, "gpu_count": "2"}
     assert told(gpu_facts([1])) == {**alike, "gpu_count": "1"}
     driver.split = {1}
