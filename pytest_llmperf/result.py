@@ -262,6 +262,12 @@ class TestReport(_Stored):
     """What was done besides, e.g. the baseline that was refreshed, old and new."""
     message: str | None = None
 
+    @property
+    def counted(self) -> tuple[TrialReport, ...]:
+        """The trials behind ``metrics``: the candidate's, without the discarded; where none is left, all."""
+        own = tuple(each for each in self.trials if each.arm == "candidate" and each.discarded is None)
+        return own or self.trials
+
 
 class RunReport(_Stored):
     """``report.json``."""

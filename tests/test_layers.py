@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     "journal": {"reports", "result", "errors"},
     "measured": {"catalog", "metrics", "plan", "records", "stats"},
     "runner": STEPS | {"measured"},
-    "campaign": STEPS | {"fields", "measured", "runner"},
+    "campaign": STEPS | {"checks", "fields", "measured", "runner"},
     "cli": {
         "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
         "result", "settings", "units",

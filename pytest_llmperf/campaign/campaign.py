@@ -16,6 +16,7 @@ from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
+from pytest_llmperf.checks import invalid_check
 from pytest_llmperf.comparisons import ComparisonReport, Forecast, JudgementReport
 from pytest_llmperf.errors import LlmperfError, ServerDiedError
 from pytest_llmperf.gate import Verdict, strongest
@@ -96,6 +97,8 @@ class Campaign:
         measured, compared = self._measured.pop(plan.nodeid), self._umpire.compared(self._cases[plan.nodeid])
         if compared is not None and not result.trials:
             return Verdict(compared.verdict, ())  # no load was worth its time: the comparison says why
+        if self._cases[plan.nodeid].exhausted and not result.trials:
+            return Verdict("INVALID", tuple(map(invalid_check, dict.fromkeys(self._cases[plan.nodeid].faults))))
         verdict = runner.judge(plan, measured, result)
         if compared is None:
             return verdict

@@ -166,6 +166,10 @@ class Umpire:
             )
             if any(each.role == "confounding" for each in found):
                 case.finished = True
+            elif self._terms.noise_blocks is None and not any(each.role == "declared" for each in found):
+                why = f"the servers do not differ in what was to be compared ({self._arms.text}): nothing was compared"
+                case.comparison = replace(case.comparison, invalid=why)
+                case.finished = True
             elif self._terms.noise_blocks is None:
                 self._memory.resume(case)
                 if len(case.values["candidate"]) >= 2:

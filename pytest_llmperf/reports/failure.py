@@ -108,10 +108,10 @@ def _slowest(test: TestReport, failed: Sequence[CheckReport], width: int) -> lis
         for check in failed
         if check.kind == "sla" and (family := metric(check.metric).family.name) in ("ttft", "tpot", "e2e")
     }
-    rows = [(trial, slow) for trial in test.trials for slow in trial.slowest if slow.outcome == "ok"]
+    rows = [(trial, slow) for trial in test.counted for slow in trial.slowest if slow.outcome == "ok"]
     if not rows:
         return []
-    many = len(test.trials) > 1
+    many = len(test.counted) > 1
     lines = []
     for by, limit in (limits or {"e2e": None}).items():
         lines += [f"slowest requests by {by.upper()}:", _SLOW_HEADING]
@@ -128,12 +128,12 @@ def _slowest(test: TestReport, failed: Sequence[CheckReport], width: int) -> lis
 def _failures(test: TestReport, width: int) -> list[str]:
     """Failure classes with their counts, the most frequent first, and one example each."""
     totals: dict[str, int] = {}
-    for trial in test.trials:
+    for trial in test.counted:
         for name, count in trial.failures.items():
             totals[name] = totals.get(name, 0) + count
     lines = ["failed requests:"] if totals else []
     for name, count in sorted(totals.items(), key=lambda item: -item[1]):
-        example = next((s for t in test.trials for s in t.slowest if s.outcome == name), None)
+        example = next((s for t in test.counted for s in t.slowest if s.outcome == name), None)
         text = f"{count} {name}"
         if example is not None and example.detail:
             detail = " ".join(example.detail.split())

@@ -14,7 +14,7 @@ def properties(test: TestReport) -> list[tuple[str, object]]:
     Of a trial that is INVALID no figure is given, and none of a metric that a check calls INVALID.
     """
     found: list[tuple[str, object]] = []
-    if all(trial.validity.valid for trial in test.trials):
+    if all(trial.validity.valid for trial in test.counted):
         refused = {check.metric for check in test.slas if check.verdict == "INVALID"}
         found += [
             (f"llmperf_{name}", entry.value)

@@ -76,12 +76,12 @@ def check_line(check: CheckReport) -> str:
 
 def warnings_of(test: TestReport) -> list[str]:
     """What must be read before the numbers are: trials that are INVALID or in no steady state."""
-    found, many = [], len(test.trials)
-    invalid = sum(not trial.validity.valid for trial in test.trials)
+    found, many = [], len(test.counted)
+    invalid = sum(not trial.validity.valid for trial in test.counted)
     if invalid:
         which = f"{invalid} of {many} trials are" if many > 1 else "the trial is"
         found.append(f"do not use these numbers: {which} INVALID, for the reasons given")
-    unsettled = [trial for trial in test.trials if trial.validity.unsettled is not None]
+    unsettled = [trial for trial in test.counted if trial.validity.unsettled is not None]
     reasons = dict.fromkeys(str(trial.validity.unsettled) for trial in unsettled)
     which = f" ({len(unsettled)} of {many} trials)" if many > 1 else ""
     return [*found, *(f"UNSETTLED{which}: {reason}" for reason in reasons)]
@@ -90,7 +90,7 @@ def warnings_of(test: TestReport) -> list[str]:
 def notes_of(test: TestReport) -> list[str]:
     """What qualifies the numbers, each once: of the trials, and of the shown metrics that have no value."""
     found: dict[str, None] = {}
-    for trial in test.trials:
+    for trial in test.counted:
         found |= dict.fromkeys((*trial.validity.notes, *trial.warnings))
     absent: dict[str, list[str]] = {}
     for family in (*SHOWN_FAMILIES, *(name for name, _ in SCALARS)):

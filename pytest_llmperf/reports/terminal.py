@@ -159,9 +159,9 @@ def _facts(test: TestReport) -> Iterator[str]:
         who.append(f"{test.identity.value('engine')} {test.identity.value('version')}")
         who.append(f"model {test.identity.value('model')}")
     yield " · ".join((*who, f"{plan.workload.api} {plan.workload.name}", describe_load(plan.load)))
-    if not test.trials:
+    if not test.counted:
         return
-    trials = test.trials
+    trials = test.counted
     seconds = sum(trial.window.seconds for trial in trials)
     ok, failed, cut = (sum(getattr(trial, name) for trial in trials) for name in ("ok", "failed", "cut"))
     runs = f" in {len(trials)} replays" if len(trials) > 1 else ""
