@@ -74,7 +74,11 @@ def foretell(
     candidate = launch_seconds(plans, times[-1], replays)
     block = block_seconds(plans, times, replays) if len(times) > 1 else None
     family = default_family(cpu_engine=False, ok_requests=0)
-    notes = [] if prior is not None or mode in ("sla", "refresh") else ["this runner's noise is not known yet"]
+    notes = (
+        []
+        if prior is not None or mode not in ("stored", "screened", "interleaved")
+        else ["this runner's noise is not known yet"]
+    )
     if mode == "interleaved":
         launches = (4, 2 * most)
         seconds = None if block is None else (3 * block, (most + 1) * block)

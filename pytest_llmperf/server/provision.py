@@ -61,7 +61,7 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
     if not path.is_file() or not os.access(path, os.X_OK):
         problem = f"{spec.executable!r} is no program (looked for {path.absolute()})"
         raise ConfigError(where, "executable", problem)
-    version = None
+    version = spec.version  # as the path has it; the running server has the last word
     if engine.distribution is not None and engine.program == "python":
         version = installed_version(path, engine.distribution)
         if version is None:
