@@ -146,9 +146,8 @@ class LoadProfile(Frozen):
             raise ValueError(
                 f"ramp: to={ramp.to:g} is not the level of the load, {level:g}; leave it out or make them equal"
             )
-        levels = [ramp.start] if isinstance(ramp, Linear) else [step for step, _ in ramp.steps]
         if self.concurrency is not None:
-            odd = [value for value in levels if value != int(value) or value > 100_000]
+            odd = [value for value in self._ramp_levels if value != int(value) or value > 100_000]
             if odd:
                 raise ValueError(f"ramp: {odd[0]:g} is not a whole number of requests in flight")
         return self
@@ -165,10 +164,19 @@ class LoadProfile(Frozen):
     @property
     def first_level(self) -> float:
         """Concurrency or rate at the start of the run."""
-        level = float(self.concurrency or self.request_rate or 0)
+        return (*self._ramp_levels, float(self.concurrency or self.request_rate or 0))[0]
+
+    @property
+    def _ramp_levels(self) -> tuple[float, ...]:
+        """The levels before the load's own at which the ramp stays or begins."""
         if self.ramp is None:
-            return level
-        return self.ramp.start if isinstance(self.ramp, Linear) else self.ramp.steps[0][0]
+            return ()
+        return (self.ramp.start,) if isinstance(self.ramp, Linear) else tuple(level for level, _ in self.ramp.steps)
+
+    @property
+    def peak_rate(self) -> float | None:
+        """The highest rate of an open loop, its ramp included; None where it has no rate."""
+        return None if self.request_rate is None else max(self.request_rate, *self._ramp_levels, 0.0)
 
     @property
     def peak_concurrency(self) -> int | None:

@@ -176,8 +176,8 @@ class Exchange:
                 if response.repeats:
                     last = min(end, at + _BATCH)
                     found, latest = response.repeat(stamps[at:last], stored[at:last], latest)
-                    if found:
-                        at += found
+                    at += found
+                    if at == last:
                         continue
                 # Kernel stamps meet the user's clock here: a slip of the offset between them must not turn time back.
                 latest = max(latest, stamps[at])
@@ -192,8 +192,7 @@ class Exchange:
         self.parsed += self._next - begin
         self._latest_ns = latest
         if self.head is not None:  # till then its search needs all that came
-            dropped = b"".join(self._data[max(0, self._next - _MARK) : self._next])
-            self._kept = (self._kept + dropped)[-_MARK:]
+            self._kept = _ending([self._kept, *self._data[max(0, self._next - _MARK) : self._next]])
             del self._data[: self._next], self._stamps[: self._next]
             self._next = 0
         if response.reader.chunk_ns:
@@ -250,7 +249,7 @@ class Exchange:
             last_event_ns=reader.last_event_ns,
             texts=reader.texts,
         )
-        self.restart()
+        self._data.clear()
         return record
 
     def _judge(self) -> tuple[Outcome, str | None]:
@@ -259,3 +258,13 @@ class Exchange:
             what = "in the middle of the response header" if self.size else "before the first byte of a response"
             return Outcome.CONNECTION_LOST, f"the server closed the connection {what}"
         return self._response.judge(self.head, self._latest_ns)
+
+
+def _ending(parts: Sequence[bytes]) -> bytes:
+    """The last ``_MARK`` bytes of ``parts`` together."""
+    found = b""
+    for part in reversed(parts):
+        found = part + found
+        if len(found) >= _MARK:
+            break
+    return found[-_MARK:]

@@ -22,16 +22,17 @@ _LOOKED_AT: Final = 200
 
 
 def clients_for(plan: Plan, cores: int | None = None) -> int:
-    """``plan.clients``, or what the planned token rate needs: at most one process less than there are cores, since
-    processes that share a core make each other late."""
+    """``plan.clients``, or what the planned token rate needs at the highest level or rate of the load, which may be a
+    ramp's start or one of its steps. At most one process less than there are cores, since processes that share a core
+    make each other late."""
     if plan.clients != "auto":
         return plan.clients
     load = plan.load
-    if load.request_rate is not None:
+    if load.peak_rate is not None:
         lengths = [a.output_tokens for a in islice(schedule(plan.workload, load, plan.seed), _LOOKED_AT)]
-        rate = load.request_rate * sum(lengths) / max(1, len(lengths))
+        rate = load.peak_rate * sum(lengths) / max(1, len(lengths))
     else:
-        rate = (load.concurrency or 1) * STREAM_RATE
+        rate = (load.peak_concurrency or 1) * STREAM_RATE
     most = (cores or _cores()) - 1
     return max(1, min(math.ceil(rate / EVENTS_PER_PROCESS), most))
 

@@ -26,6 +26,10 @@ class Decoder(Protocol):
     def between(self) -> bool:
         """The next byte begins an event."""
 
+    def sole(self, data: bytes, start: int, end: int) -> str | None:
+        """The data of the nameless event that ``data[start:end]`` is, where it comes between events: then it need not
+        be fed; else None."""
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that ``data`` completes."""
 

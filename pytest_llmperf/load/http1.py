@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
-__all__ = ["MAX_HEAD", "QUOTED", "Head", "ProtocolError", "ResponseParser", "parse_head"]
+__all__ = ["MAX_HEAD", "QUOTED", "Head", "ProtocolError", "ResponseParser", "content_start", "parse_head"]
 
 MAX_HEAD: Final = 256 * 1024
 """Bytes that a status line with its headers, or a trailer section, may have."""
@@ -16,6 +17,7 @@ QUOTED: Final = 2000
 _MAX_LINE: Final = 16 * 1024
 _STATUS: Final = re.compile(rb"HTTP/(1\.[01]) ([1-9]\d\d)(?: ([^\r\n]*))?\Z")
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\Z", re.DOTALL)
+_HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 
 
@@ -67,6 +69,7 @@ def parse_head(data: bytes) -> Head | None:
         start = end.end()
 
 
+@lru_cache(maxsize=8)  # a server repeats itself, but for the date once a second
 def _head(raw: bytes, body_start: int) -> Head:
     status_line, *lines = raw.split(b"\n")
     match = _STATUS.match(status_line.removesuffix(b"\r"))
@@ -102,6 +105,14 @@ def _content_length(value: str | None) -> int | None:
     if lengths or not (length.isascii() and length.isdigit()) or len(length) > 15:
         raise ProtocolError(f"bad Content-Length {value!r}")
     return int(length)
+
+
+def content_start(data: bytes) -> int:
+    """Where the content begins of the one chunk that ``data`` is, whole and without extensions; -1 where it is none."""
+    end = data.find(b"\r\n", 1, 18)
+    if end < 0 or not _HEX.match(data, 0, end) or not data.endswith(b"\r\n"):
+        return -1
+    return end + 2 if int(data[:end], 16) == len(data) - end - 4 > 0 else -1
 
 
 class ResponseParser:
@@ -150,6 +161,10 @@ class ResponseParser:
     def between(self) -> bool:
         """The next byte begins a chunk."""
         return self._state == "size" and not self._buffer and self.head is not None
+
+    def sole(self, data: bytes) -> int:
+        """``content_start`` of ``data`` where it comes between chunks: then it need not be fed; else -1."""
+        return content_start(data) if self.head is not None and self.head.chunked and self.between else -1
 
     def ends(self, head: Head, reads: Sequence[bytes]) -> bool:
         """Whether ``reads``, which are to be fed, complete a chunked body without trailers; nothing is fed by this."""

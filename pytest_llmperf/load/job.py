@@ -10,6 +10,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, Self
 
@@ -166,25 +167,26 @@ def unpack_request(packed: tuple[Any, ...]) -> PreparedRequest:
 
 def pack_record(record: RequestRecord) -> tuple[Any, ...]:
     """Plain values of a record, in the order of its fields."""
-    return tuple([_plain(getattr(record, name)) for name in _FIELDS])
+    values = list(_values(record))
+    values[_PHASE], values[_OUTCOME] = record.phase.value, record.outcome.value
+    values[_SOURCE] = record.token_source.value
+    values[_STAMPS] = Ints("q", record.chunk_ns).tobytes()
+    values[_TOKENS] = None if record.chunk_tokens is None else Ints("i", record.chunk_tokens).tobytes()
+    return tuple(values)
 
 
 def unpack_record(packed: tuple[Any, ...]) -> RequestRecord:
     """The record again."""
-    values: dict[str, Any] = dict(zip(_FIELDS, packed, strict=True))
-    values["phase"] = Phase(values["phase"])
-    values["outcome"] = Outcome(values["outcome"])
-    values["token_source"] = TokenSource(values["token_source"])
-    values["chunk_ns"] = Ints("q", values["chunk_ns"])
-    if values["chunk_tokens"] is not None:
-        values["chunk_tokens"] = Ints("i", values["chunk_tokens"])
-    return RequestRecord(**values)
+    values = list(packed)
+    values[_PHASE], values[_OUTCOME] = Phase(packed[_PHASE]), Outcome(packed[_OUTCOME])
+    values[_SOURCE] = TokenSource(packed[_SOURCE])
+    values[_STAMPS] = Ints("q", packed[_STAMPS])
+    values[_TOKENS] = None if packed[_TOKENS] is None else Ints("i", packed[_TOKENS])
+    return RequestRecord(*values)
 
 
 _FIELDS: Final = tuple(field.name for field in fields(RequestRecord))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Ints):
-        return value.tobytes()
-    return value.value if isinstance(value, Phase | Outcome | TokenSource) else value
+_PHASE, _OUTCOME, _SOURCE, _STAMPS, _TOKENS = map(
+    _FIELDS.index, ("phase", "outcome", "token_source", "chunk_ns", "chunk_tokens")
+)
+_values: Final = attrgetter(*_FIELDS)

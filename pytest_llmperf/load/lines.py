@@ -23,6 +23,12 @@ class LineDecoder:
         """The next byte begins an event."""
         return not self._parts
 
+    def sole(self, data: bytes, start: int, end: int) -> str | None:
+        """The line that ``data[start:end]`` is, where it comes between lines: then it need not be fed; else None."""
+        if not self.between or data.find(b"\n", start, end) != end - 1:
+            return None
+        return data[start : end - 1].decode("utf-8", "replace") if data[start:end].strip() else None
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """The lines whose newline is in ``data``."""
         if b"\n" not in data:

@@ -42,6 +42,7 @@ class Reader:
         "_whole_output",
         "cached_tokens",
         "chunk_ns",
+        "counted",
         "done",
         "error",
         "finish_reason",
@@ -71,6 +72,8 @@ class Reader:
         """Message of the first error frame."""
         self.whole = False
         """It was a reply that was not streamed."""
+        self.counted: int | None = None
+        """Output tokens so far by the last event of the generation; None where it said nothing of them."""
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.tokens: list[int] = []  # per output-bearing chunk, while every one so far had a count
@@ -148,7 +151,7 @@ class Reader:
 
         ``counted`` are the output tokens of ``choice`` so far, as the event itself states them.
         """
-        self.last_event_ns = at
+        self.last_event_ns, self.counted = at, counted
         if self.first_event_ns is None:
             self.first_event_ns = at
         output = answer or reasoning

@@ -57,14 +57,21 @@ class Response:
     def parse(self, at: int, data: bytes) -> None:
         """Take one read. Raises ProtocolError."""
         http, decoder = self.http, self._decoder
+        if self._streams and (start := http.sole(data)) > 0:
+            text = decoder.sole(data, start, len(data) - 2)
+            if text is not None:
+                self._take_alone(at, data, start, text)
+                return
         fresh = self._learns and http.between and decoder.between
         self._template = None
         pieces = http.feed(data)
         head = http.head
-        if head is None or not pieces:
+        if head is None:
             return
         if self._streams is None:
             self._streams = self._is_stream(head)
+        if not pieces:
+            return
         if not self._streams:
             if (head.status == 200 and not self._request.stream) or sum(map(len, self._parts)) < _MAX_ERROR_BODY:
                 self._parts += pieces
@@ -84,7 +91,14 @@ class Response:
             self.shared_reads += bearing - 1
         alone = fresh and bearing == events == len(pieces) == 1 and decoder.between
         if alone and (http.between or not head.chunked) and head.content_length is None:
-            self._template = learn(data, head.chunked)
+            self._template = learn(data, head.chunked, reader.counted)
+
+    def _take_alone(self, at: int, data: bytes, start: int, text: str) -> None:
+        """Take a read whose only chunk, from ``start`` on, is one event."""
+        if len(self._opening) < _SHOWN:
+            self._opening += data[start : start + _SHOWN]
+        bore = self.reader.take(text, at)
+        self._template = learn(data, True, self.reader.counted) if bore and self._learns else None
 
     def _is_stream(self, head: Head) -> bool:
         """Whether the body is to be read as events; a stream under a name of no format is given a try."""

@@ -66,7 +66,17 @@ class SseDecoder:
     @property
     def between(self) -> bool:
         """The next byte begins an event."""
-        return self._started and not self._parts and not self._data and not self._name and not self._after_cr
+        return not (self._parts or self._data or self._name or self._after_cr)
+
+    def sole(self, data: bytes, start: int, end: int) -> str | None:
+        """The data of the event that ``data[start:end]`` is, of one line, where it comes between events: then it need
+        not be fed; else None."""
+        if not (self.between and data.startswith(b"data:", start, end) and data.endswith(b"\n\n", start, end)):
+            return None
+        if data.find(b"\n", start, end) != end - 2 or data.find(b"\r", start, end) >= 0:
+            return None
+        self._started = True
+        return data[start + (6 if data[start + 5 : start + 6] == b" " else 5) : end - 2].decode("utf-8", "replace")
 
     def end(self) -> list[SseEvent]:
         """Nothing: an event that the end of the body cuts is dropped."""

@@ -211,6 +211,12 @@ def plan(clients: Any = "auto", **load: Any) -> Plan:
         (plan(concurrency=4096, requests=9), 2, 1),
         (plan(request_rate=100, requests=9), 8, 1),
         (plan(request_rate=600, requests=9), 8, 3),
+        (plan(concurrency=64, requests=9, ramp={"from": 4096, "over": "9 s"}), 8, 4),
+        (plan(concurrency=64, requests=9, ramp=[[8, "5 s"], [2048, "5 s"]]), 8, 2),
+        (plan(concurrency=4096, requests=9, ramp={"from": 1, "over": "9 s"}), 8, 4),
+        (plan(request_rate=100, requests=9, ramp={"from": 600, "over": "9 s"}), 8, 3),
+        (plan(request_rate=100, requests=9, ramp=[[5, "5 s"], [600, "5 s"]]), 8, 3),
+        (plan(request_rate=600, requests=9, ramp={"from": 0, "over": "9 s"}), 8, 3),
         (plan(5, concurrency=8, requests=9), 2, 5),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.load.http1 import MAX_HEAD, ProtocolError, ResponseParser, parse_head
+from pytest_llmperf.load.http1 import MAX_HEAD, ProtocolError, ResponseParser, content_start, parse_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 CHUNKED = HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA;name="v"\r\n0123456789\r\n1 \r\n\n\r\n0\r\n\r\n'
@@ -127,3 +127,41 @@ def test_any_chunking_of_any_body(body: bytes, sizes: list[int], step: int) -> N
     parser, pieces = read(*(stream[at : at + step] for at in range(0, len(stream), step)))
     assert parser.complete
     assert b"".join(pieces) == body
+
+
+@given(
+    st.sampled_from([b"", b"5\r\nhe", b"5\r\nhello", b"5\r\nhello\r", b"3\r\nabc\r\n", b"3", b"0\r\n", b"0\r\n\r\n"]),
+    st.sampled_from([b"3", b"03", b"3;a", b"3 ", b"4", b"2", b"0", b"", b"x", b"+3", b"0_3"]),
+    st.sampled_from([b"abc\r\n", b"abc", b"abc\r", b"ab\r\n", b"\r\n", b"abc\r\n1\r\nx\r\n", b"abc\n\n", b"abcd"]),
+)
+def test_a_read_that_need_not_be_fed_is_one_whole_chunk(before: bytes, size: bytes, rest: bytes) -> None:
+    data = size + b"\r\n" + rest
+    parser, _ = read(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", before)
+    start = parser.sole(data)
+    if start >= 0:
+        assert parser.feed(data) == [data[start:-2]]
+        assert parser.between
+    elif before in (b"", b"3\r\nabc\r\n") and size in (b"3", b"03"):
+        assert rest != b"abc\r\n"
+
+
+def test_without_chunks_every_read_is_fed() -> None:
+    chunk = b"3\r\nabc\r\n"
+    assert content_start(chunk) == 3
+    assert ResponseParser().sole(chunk) == -1
+    for head in (HEAD + b"\r\n", HEAD + b"Content-Length: 8\r\n\r\n"):
+        parser, _ = read(head)
+        assert parser.sole(chunk) == -1
+
+
+def test_heads_that_differ_in_a_byte_are_told_apart_however_often_they_come() -> None:
+    for _ in range(3):
+        for status in range(205, 225):
+            head = parse_head(b"HTTP/1.1 %d OK\r\nContent-Length: 2\r\n\r\nok" % status)
+            assert head is not None
+            assert (head.status, head.body_start, head.content_length) == (status, 38, 2)
+        early = parse_head(b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        assert early is not None
+        assert early.body_start == 60
+        with pytest.raises(ProtocolError):
+            parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n")

@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_llmperf.load.lines import LineDecoder
 from pytest_llmperf.load.sse import SseDecoder, SseEvent
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
@@ -78,3 +79,28 @@ def test_any_cuts_of_any_stream(lines: list[tuple[bytes, bytes]], cuts: list[int
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     parts = [stream[a:b] for a, b in pairwise(edges)]
     assert decode(*parts) == decode(stream)
+
+
+SCRAPS = st.sampled_from(
+    [b"data: a", b"data:b", b":c", b"event: e", b"d", b"\n", b"\n\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b" "]
+)
+
+
+@pytest.mark.parametrize("decoder", [SseDecoder, LineDecoder])
+@given(st.lists(SCRAPS, max_size=4), st.lists(SCRAPS, max_size=4))
+@example([], [b"data: a", b"\n\n"])
+@example([], [b"data: a", b"\n"])
+def test_what_need_not_be_fed_is_one_event(
+    decoder: type[SseDecoder | LineDecoder], before: list[bytes], parts: list[bytes]
+) -> None:
+    short, long, data = decoder(), decoder(), b"".join(parts)
+    for part in before:
+        assert short.feed(part) == long.feed(part)
+    found = short.sole(b"xy" + data + b"z", 2, 2 + len(data))
+    if found is None:
+        assert data != (b"data: a\n\n" if decoder is SseDecoder else b"data: a\n") or not short.between
+        assert short.feed(data) == long.feed(data)
+    else:
+        assert long.feed(data) == [SseEvent("", found)]
+    for part in (b"\xef\xbb\xbfdata: x\n\n", b"\ndata: y\n\n"):
+        assert short.feed(part) == long.feed(part)
