@@ -93,6 +93,9 @@ class BlockSequence(_File):
     baseline: tuple[StoredLaunch, ...] = ()
     candidate: tuple[StoredLaunch, ...] = ()
     prior: dict[str, PriorRow]
+    metrics: tuple[str, ...] = ()
+    """The gated family, fixed before the first block."""
+    max_blocks: int = Field(default=8, ge=2, le=100)
     created: AwareDatetime
     updated: AwareDatetime
 

@@ -18,7 +18,7 @@ from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.checks import invalid_check
 from pytest_llmperf.comparisons import ComparisonReport, Forecast, JudgementReport
-from pytest_llmperf.errors import LlmperfError, ServerDiedError
+from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError
 from pytest_llmperf.gate import Verdict, strongest
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import metrics_of
@@ -97,7 +97,7 @@ class Campaign:
         measured, compared = self._measured.pop(plan.nodeid), self._umpire.compared(self._cases[plan.nodeid])
         if compared is not None and not result.trials:
             return Verdict(compared.verdict, ())  # no load was worth its time: the comparison says why
-        if self._cases[plan.nodeid].exhausted and not result.trials:
+        if self._cases[plan.nodeid].exhausted and compared is None:
             return Verdict("INVALID", tuple(map(invalid_check, dict.fromkeys(self._cases[plan.nodeid].faults))))
         verdict = runner.judge(plan, measured, result)
         if compared is None:
@@ -177,7 +177,8 @@ class Campaign:
         except BaseException as error:  # the test that asked has it as it is; the others must not seem to have ended
             for case in cases:
                 if case.open:
-                    case.error = LlmperfError(f"the campaign broke off: {type(error).__name__}: {error}")
+                    text = f"the campaign broke off: {type(error).__name__}: {error}"
+                    case.error = InfraError(str(error)) if isinstance(error, InfraError) else LlmperfError(text)
             raise
 
     def _measure(self, case: Case) -> None:
@@ -196,8 +197,11 @@ class Campaign:
                     self._rig.stop(error.what)  # the next test gets a launch of its own
                 return
         if case.open:
+            try:
+                self._umpire.look_once(case)
+            except LlmperfError as error:
+                case.error = error
             case.finished = True
-            self._umpire.look_once(case)
 
     def _fresh(self) -> None:
         """The live launch; where its server ended between two tests, which none of them is to blame for, a new one."""

@@ -57,6 +57,8 @@ class Case:
     """Of the candidate; the baseline's differs in the server only."""
     config: GateConfig
     prior: Prior
+    strict: bool = False
+    """Launches with too many errors do not count; else the limits judge them."""
     replays_given: int | None = None
     """As the user wrote them; ``plan`` holds those that are run."""
     wanted: int = 1
@@ -117,6 +119,7 @@ class Case:
         rig.discard(self.plan, launch, reason)
         if self.deaths.count(arm) < 2:
             self.faults.append(reason)
+            self.finished = self.finished or self.exhausted
         else:
             self.error = death
 
@@ -128,14 +131,15 @@ class Case:
     def restart(self) -> None:
         """Forget all launches: others decide."""
         self.judgement, self.comparison, self.finished = None, None, False
+        self.error, self.unstarted, self.strict = None, None, False
         self.values = {"baseline": [], "candidate": []}
         for each in (self.trials, self.ready_s):
             each.clear()
         self.faults.clear()
         self.suspects.clear()
 
-    def end(self, result: Outcome, reason: str) -> None:
+    def end(self, result: Outcome, reason: str, regressed: tuple[str, ...] = ()) -> None:
         """End undecided or by what no statistic says, with the estimates of the last look kept."""
         last = self.judgement or Judgement(result, reason)
-        self.judgement = replace(last, result=result, reason=reason)
+        self.judgement = replace(last, result=result, reason=reason, regressed=regressed)
         self.finished = True

@@ -30,6 +30,8 @@ class Comparison:
     """Why the launches cannot be judged."""
     variable: str | None = None
     differences: tuple[DifferenceReport, ...] = ()
+    asked: tuple[str, ...] = ()
+    """Metrics that the test names: without a judgement of each there is no PASS."""
     max_blocks: int = 0
     sequence: int = 1
     detects: Mapping[str, float] = field(default_factory=dict)
@@ -48,7 +50,16 @@ class Comparison:
             return "NO_BASELINE"
         if self.judgement is None or self.judgement.result == "CONTINUE" or "escalating" in roles:
             return "INCONCLUSIVE"
-        return self.judgement.result
+        return "INCONCLUSIVE" if self.judgement.result == "PASS" and self._unjudged else self.judgement.result
+
+    @property
+    def _unjudged(self) -> dict[str, str]:
+        """Metrics that were asked for and not judged, with the reason."""
+        return (
+            {}
+            if self.judgement is None
+            else {name: why for name, why in self.judgement.not_gated.items() if name in self.asked}
+        )
 
     @property
     def reason(self) -> str:
@@ -64,7 +75,12 @@ class Comparison:
                 return f"the baseline {text}: {', '.join(found)}"
         if self.missing is not None:
             return self.missing
-        return self.judgement.reason if self.judgement is not None else "the comparison did not come to an end"
+        if self.judgement is None:
+            return "the comparison did not come to an end"
+        if self.judgement.result == "PASS" and self._unjudged:
+            told = ", ".join(f"{name} ({why})" for name, why in self._unjudged.items())
+            return f"asked for and not judged: {told}"
+        return self.judgement.reason
 
 
 def judgement_report(comparison: Comparison) -> JudgementReport:

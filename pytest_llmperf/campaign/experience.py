@@ -18,7 +18,7 @@ from pytest_llmperf.result import LaunchReport, TrialReport
 from pytest_llmperf.stats.launches import LaunchValues
 from pytest_llmperf.stats.prior import NoiseGroup, Prior
 
-__all__ = ["Experience"]
+__all__ = ["RUNNER", "Experience"]
 
 RUNNER: Final = ("gpu", "gpu_count", "driver", "host", "pool")
 """Environment facts that together are a runner: a change of any of them makes its noise unknown."""
@@ -39,23 +39,28 @@ class Experience:
     def learn(self, case: Case, trials: Sequence[TrialReport], session: str) -> None:
         """How the launches of this job varied, for the priors of later ones.
 
-        Blocks that a sequence has from an earlier run were learnt then.
+        Only launches of this run count, and of its blocks those that were not pruned.
         """
+        pruned = () if case.judgement is None else case.judgement.blocks_pruned
         arms: dict[Arm, list[LaunchValues]] = {
-            arm: [launch for launch in launches if launch.session == session] for arm, launches in case.values.items()
+            arm: [launch for launch in launches if launch.session == session and launch.block not in pruned]
+            for arm, launches in case.values.items()
         }
-        identity, now = case.identities.get("candidate"), utc_now()
-        if identity is None or not self._state.writable:
+        now = utc_now()
+        if not self._state.writable:
             return
-        groups = []
         for arm, launches in arms.items():
-            if len(launches) > 1:
-                own = [trial for trial in trials if trial.arm == arm and trial.discarded is None]
-                spread = dict(NoiseGroup.of(launches, now.timestamp()).spread)
-                within = within_launches(own)
-                groups.append(StoredNoise(created=now, spread=spread, within=within, replays=case.plan.replays or 1))
-        if groups:
-            self._state.learn(noise_key(identity, case.plan), groups)
+            identity = case.identities.get(arm)
+            if len(launches) < 2 or identity is None:
+                continue
+            own = [trial for trial in trials if trial.arm == arm and trial.discarded is None]
+            group = StoredNoise(
+                created=now,
+                spread=dict(NoiseGroup.of(launches, now.timestamp()).spread),
+                within=within_launches(own),
+                replays=case.plan.replays or 1,
+            )
+            self._state.learn(noise_key(identity, case.plan), [group])
 
     def replays(self, spec: ServerSpec, plan: Plan, tests: int) -> int | None:
         """Replays per launch that are worth their time for this test, one of ``tests`` that share the launches."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final, Literal, final
 
-from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.case import ERROR_RATE, Case
 from pytest_llmperf.campaign.conclusion import Comparison
+from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.memory import Memory, Missing
 from pytest_llmperf.campaign.terms import Terms, gate_config
 from pytest_llmperf.comparisons import DifferenceReport
@@ -17,6 +18,9 @@ from pytest_llmperf.differences import with_test
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.runner import planned
+from pytest_llmperf.stats.family import gate_row
+from pytest_llmperf.stats.launches import LaunchValues
+from pytest_llmperf.stats.power import detectable_interleaved
 
 __all__ = ["STORED_LAUNCHES", "Grounds"]
 
@@ -31,13 +35,17 @@ class Grounds:
     def __init__(self, terms: Terms, memory: Memory) -> None:
         self._terms, self._memory = terms, memory
 
-    def find_partner(self, case: Case, identity: Identity, *, mode: Literal["stored", "targeted"]) -> bool:
-        """Whether there is a stored baseline that it can be compared with; what it is compared with is set."""
-        identity = with_test(identity, case.plan)
+    def find_partner(self, case: Case, *, mode: Literal["stored", "targeted"]) -> bool:
+        """Whether there is a stored baseline that it can be compared with; what it is compared with is set.
+
+        A test that has entries elsewhere in the store has asked for a comparison too: that of another GPU or model is
+        no silent absence.
+        """
+        identity = with_test(case.identities["candidate"], case.plan)
         case.identities["candidate"] = identity
         partner = self._memory.partner(identity, case.plan, self._terms.against)
         if isinstance(partner, Missing):
-            if self._terms.explicit or case.plan.regression is not None:
+            if self._terms.explicit or case.plan.regression is not None or self._memory.has([case.plan]):
                 case.comparison = Comparison(mode, against=partner.nearest, missing=partner.reason)
             return False
         self.configure(case, identity, 8)
@@ -49,10 +57,35 @@ class Grounds:
             against=partner.explanation,
             variable=partner.variable,
             differences=found,
+            invalid=_errors_of(partner.launches),
+            asked=self.asked(case),
             max_blocks=STORED_LAUNCHES[1],
             notes=partner.notes,
         )
+        if case.comparison.invalid is not None:
+            return False
         return not any(each.role in ("confounding", "escalating") for each in found)
+
+    def is_faulty(self, case: Case) -> bool:
+        """Whether the arms answered in different lengths: then nothing is judged."""
+        assert case.comparison is not None
+        fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
+        if fault is None:
+            return False
+        case.comparison = replace(case.comparison, invalid=fault)
+        case.finished = True
+        return True
+
+    def asked(self, case: Case) -> tuple[str, ...]:
+        """Metrics that the test names: they must be judged for a PASS."""
+        named = case.plan.regression
+        return () if named is None else tuple(dict.fromkeys((*(named.metrics or ()), *named.tolerances)))
+
+    def detects(self, case: Case) -> dict[str, float]:
+        """Primary metric → smallest change, a ratio, that the job shows in four of five cases."""
+        family = case.config.metrics or ()
+        shown = detectable_interleaved(family, case.config.max_blocks, prior=case.prior, config=case.config)
+        return {name: change for name, change in shown.items() if (row := gate_row(name)) is not None and row.primary}
 
     def configure(self, case: Case, identity: Identity, most: int) -> None:
         engine = ENGINES.get(identity.value("engine"))
@@ -72,3 +105,11 @@ class Grounds:
     ) -> tuple[DifferenceReport, ...]:
         found = differing(baseline, candidate, declared, stored=stored, allowed=self._terms.allow)
         return tuple(DifferenceReport(**asdict(each)) for each in found)
+
+
+def _errors_of(launches: Sequence[LaunchValues]) -> str | None:
+    """Why stored launches are no baseline: too many of their requests failed."""
+    failed = [each for each in launches if each.n_failed > ERROR_RATE * each.n_requests]
+    if not failed:
+        return None
+    return f"{len(failed)} of {len(launches)} stored launches have more than 1 % failed requests: refresh the baseline"

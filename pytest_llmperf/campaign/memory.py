@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 from pytest_llmperf.baseline.keys import Key, slug
 from pytest_llmperf.baseline.provenance import Provenance
@@ -15,9 +15,10 @@ from pytest_llmperf.baseline.select import Partner, select
 from pytest_llmperf.baseline.state import BLIND, PriorRow, SequenceKey, State
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.campaign.case import Case
-from pytest_llmperf.campaign.experience import Experience
+from pytest_llmperf.campaign.experience import RUNNER, Experience
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.differences import with_test, workload_digest
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
@@ -47,6 +48,11 @@ class Missing:
     nearest: str
 
 
+ONE_SESSION: Final = (
+    "the baseline is one session: it rarely acquits and convicts of gross changes only; refresh it on other days"
+)
+
+
 @final
 class Memory:
     """One store, as one run sees it. Raises BaselineError and InfraError as the store does."""
@@ -74,15 +80,7 @@ class Memory:
         if not isinstance(found, Partner):
             return Missing(found.explanation, "" if found.nearest is None else f"nearest: {found.nearest}")
         other = found.key.version != key.version
-        notes = []
-        if len(found.entry.sessions) == 1:
-            notes.append(
-                "the baseline is one session: it rarely acquits and convicts of gross changes only; refresh it on "
-                "other days"
-            )
-        launches, left_out = _comparable(found.entry)
-        if left_out:
-            notes.append(f"stored by another definition, so not compared: {', '.join(left_out)}")
+        launches, notes = _comparable(found.entry)
         return Found(
             identity=found.entry.identity(),
             launches=launches,
@@ -101,11 +99,17 @@ class Memory:
             candidate=candidate.digest(),
             test=case.plan.nodeid,
             workload=workload_digest(case.plan),
-            pool=self.pool,
-            config=hashlib.sha256(repr((case.config, case.replays_given)).encode()).hexdigest()[:16],
+            pool=" | ".join((self.pool or "", *(candidate.value(name) for name in RUNNER))),
+            config=_written(case),
         )
-        rows = {name: PriorRow(s0_squared=s0, d0=d0) for name, (s0, d0) in case.prior.items() if s0 > 0}
+        rows = {name: PriorRow(s0_squared=s0, d0=d0) for name, (s0, d0) in case.prior.items()}
         case.sequence = sequence = self._state.begin(key, rows)
+        if sequence.candidate:  # fixed before its first block
+            case.config = replace(case.config, metrics=sequence.metrics, max_blocks=sequence.max_blocks)
+        else:
+            case.sequence = sequence.model_copy(
+                update={"metrics": case.config.metrics or (), "max_blocks": case.config.max_blocks}
+            )
         case.prior = Prior({name: (row.s0_squared, row.d0) for name, row in sequence.prior.items()})
         case.values = {
             "baseline": [from_stored(each, "") for each in sequence.baseline],
@@ -125,19 +129,20 @@ class Memory:
         if case.sequence is None or not self._state.writable:
             return
         judged, replays = case.judgement, case.plan.replays or 1
-        decided = judged is not None and (
-            judged.result in ("PASS", "FAIL") or len(case.values["candidate"]) >= case.config.max_blocks
+        decided = judged is not None and judged.result != "CONTINUE"
+        sequence = case.sequence.model_copy(
+            update={
+                "baseline": tuple(stored_launch(each, replays) for each in case.values["baseline"]),
+                "candidate": tuple(stored_launch(each, replays) for each in case.values["candidate"]),
+                "status": "decided" if decided else "open",
+                "verdict": judged.result if judged is not None and decided else "INCONCLUSIVE",
+            }
         )
-        case.sequence = self._state.save(
-            case.sequence.model_copy(
-                update={
-                    "baseline": tuple(stored_launch(each, replays) for each in case.values["baseline"]),
-                    "candidate": tuple(stored_launch(each, replays) for each in case.values["candidate"]),
-                    "status": "decided" if decided else "open",
-                    "verdict": None if judged is None else judged.result,
-                }
-            )
-        )
+        try:
+            case.sequence = self._state.save(sequence)
+        except InfraError as error:
+            case.notes.append(f"sequence not continued: {error}")
+            case.sequence = None
 
     # --- runs
 
@@ -175,6 +180,14 @@ class Memory:
         )
 
 
+def _written(case: Case) -> str:
+    """Digest of what the user wrote of the gate: not of what follows from earlier runs, which may change."""
+    regression = case.plan.regression
+    told = None if regression is None else regression.model_dump_json()
+    tolerances = sorted((name, each) for name, each in case.config.tolerances.items())
+    return hashlib.sha256(repr((told, tolerances, case.replays_given)).encode()).hexdigest()[:16]
+
+
 def stored_launch(launch: LaunchValues, replays: int) -> StoredLaunch:
     """Infinite values become None: no finite value."""
     return StoredLaunch(
@@ -202,20 +215,36 @@ def from_stored(launch: StoredLaunch, session: str) -> LaunchValues:
 
 
 def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:
-    """The launches without the metrics whose definition has changed since, and these."""
-    changed = []
+    """The launches of the sessions that ran the newest one's load, and what was left out, in words.
+
+    A metric whose definition has changed since is left out of them.
+    """
+    changed, notes = [], []
     for name, definition in entry.definitions.items():
         try:
             if metric(name).definition != definition:
                 changed.append(name)
         except KeyError:  # of another catalog
             changed.append(name)
+    if changed:
+        notes.append(f"stored by another definition, so not compared: {', '.join(sorted(changed))}")
+    load = _load_of(entry.sessions[-1])
+    sessions = [session for session in entry.sessions if _load_of(session) == load]
+    if len(sessions) < len(entry.sessions):
+        notes.append(f"{len(entry.sessions) - len(sessions)} stored session(s) of another load are left out")
+    if len(sessions) == 1:
+        notes.append(ONE_SESSION)
     launches = []
-    for session in entry.sessions:
+    for session in sessions:
         for each in session.launches:
             kept = {name: value for name, value in each.metrics.items() if name not in changed}
             launches.append(from_stored(each.model_copy(update={"metrics": kept}), session.id))
-    return tuple(launches), sorted(changed)
+    return tuple(launches), notes
+
+
+def _load_of(session: Session) -> str | None:
+    fact = session.environment.get("workload")
+    return None if fact is None else fact.value
 
 
 def _plugin_version() -> str:

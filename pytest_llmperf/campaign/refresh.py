@@ -11,6 +11,7 @@ from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.memory import Memory
 from pytest_llmperf.campaign.terms import Terms
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.checks import check_expectation
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.stats.family import gate_row
@@ -28,11 +29,14 @@ def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
     identity, nodeid = case.identities["candidate"], case.plan.nodeid
     before = memory.entry(identity, nodeid)
     session = memory.new_session(case, terms.reason)
-    doubts = list(dict.fromkeys(case.faults))
+    doubts = list(dict.fromkeys(case.faults)) if case.exhausted or case.suspects else []
     if not session.launches:
         raise UsageError(f"{nodeid}: no launch is fit for a baseline: {'; '.join(doubts) or 'none ran'}")
     kept = () if before is None or terms.replace else before.sessions
     doubts += two_modes((*kept, session))
+    measured = metrics_of(case.plan, case.trials["candidate"], ())
+    checks = [check_expectation(each, measured.get(each.metric)) for each in case.plan.expects]
+    doubts += [check.reason for check in checks if check.verdict != "PASS"]
     if doubts and not terms.force:
         raise UsageError(
             f"{nodeid}: the baseline is not refreshed: {'; '.join(doubts)}; find out why, or store it with "

@@ -8,37 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, final
+from dataclasses import dataclass
+from typing import Final
 
+from pytest_llmperf.campaign.budget import Budget
 from pytest_llmperf.campaign.case import Case, Served
 from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.caches import cold
 from pytest_llmperf.server.provision import provision
 
-__all__ = ["Budget", "Interleaving", "Start", "provided", "run_interleaved", "run_pair", "run_stored"]
+__all__ = ["Interleaving", "Start", "provided", "run_interleaved", "run_pair", "run_stored"]
 
 FIRST: Final[tuple[tuple[Arm, Arm], tuple[Arm, Arm]]] = (("baseline", "candidate"), ("candidate", "baseline"))
-
-
-@final
-@dataclass(slots=True)
-class Budget:
-    """Time that a campaign may take; a block begins only if one of the usual length still fits."""
-
-    seconds: float | None
-    began: float = field(default_factory=time.monotonic)
-    longest: float = 0.0
-
-    def fits(self) -> bool:
-        return self.seconds is None or time.monotonic() - self.began + self.longest <= self.seconds
-
-    def note(self, seconds: float) -> None:
-        """A block took this long."""
-        self.longest = max(self.longest, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +51,54 @@ class Interleaving:
 
 
 def provided(cases: Sequence[Case], specs: Sequence[ServerSpec]) -> bool:
-    """Whether all that these servers need is here; where not, every case has the trouble as its error."""
+    """Whether all that these servers need is here; where not, every open case has the trouble as its error."""
     try:
         for spec in specs:
             provision(spec)
     except LlmperfError as error:
-        for case in cases:
-            case.error = error
+        _fail(cases, error)
         return False
     return True
 
 
 def run_stored(
-    rig: Rig, cases: Sequence[Case], spec: ServerSpec, *, session: str, look: Callable[[Case, Identity], None]
+    rig: Rig,
+    cases: Sequence[Case],
+    spec: ServerSpec,
+    *,
+    session: str,
+    budget: Budget,
+    meet: Callable[[Case], None],
+    look: Callable[[Case], None],
 ) -> None:
-    """Launches of the candidate until every case has as many as it wants; ``look`` is asked after each of them.
+    """Launches of the candidate until every case has as many as it wants.
 
-    ``look`` may raise ``wanted`` or finish the case.
+    ``meet`` is asked once for each case, when its server is known: it finds what the case is compared with. ``look``
+    is asked after each of its launches. Both may raise ``wanted`` or finish the case.
     """
-    order = 0
+    if cold(spec):
+        if not _started(rig, cases, spec, "candidate", None, priming=True):
+            return
+        rig.stop()
+    order, met = 0, set[str]()
     while active := [case for case in cases if case.open and len(case.values["candidate"]) < case.wanted]:
+        if order and not budget.fits():
+            _end(active, "the time budget is spent")
+            return
+        began = time.monotonic()
         if not _started(rig, active, spec, "candidate", order):
             return
         for case in active:
+            if case.plan.nodeid not in met:
+                met.add(case.plan.nodeid)
+                _asked(case, meet)
+            if not case.open:
+                continue
             served = _serve(rig, case, "candidate", order=order, block=order, session=session)
-            if served is None:
-                continue
-            if served.fault is not None:
-                case.discard(rig, [served], served.fault)
-                continue
-            if served.errs:
-                case.suspects.append(served.values)
-            case.take(served)
-            look(case, case.identities["candidate"])
+            if served is not None and _sound(rig, case, [served]):
+                case.take(served)
+                _asked(case, look)
+        budget.note(time.monotonic() - began)
         order += 1
 
 
@@ -112,8 +112,7 @@ def run_interleaved(rig: Rig, cases: Sequence[Case], how: Interleaving) -> None:
     arms = FIRST[(how.seed + block) % 2]
     while active := [case for case in cases if case.open]:
         if not how.budget.fits():
-            for case in active:
-                case.end("INCONCLUSIVE", "the time budget is spent")
+            _end(active, "the time budget is spent")
             return
         began = time.monotonic()
         got: dict[str, list[Served]] = {case.plan.nodeid: [] for case in active}
@@ -130,56 +129,103 @@ def run_interleaved(rig: Rig, cases: Sequence[Case], how: Interleaving) -> None:
             order += 1
         how.budget.note(time.monotonic() - began)
         for case in active:
-            _close_block(rig, case, got[case.plan.nodeid], how)
+            _close_block(rig, case, got[case.plan.nodeid], how.look)
         block, arms = block + 1, (arms[1], arms[0])
 
 
-def _close_block(rig: Rig, case: Case, block: Sequence[Served], how: Interleaving) -> None:
-    """Take a whole and sound block, and look; discard any other."""
-    if not case.open:
-        return
-    if len(block) < 2:
-        return  # lost, and noted so where it was
-    faults = [f"{each.arm}: {each.fault}" for each in block if each.fault is not None]
-    faults += [
-        f"baseline: {each.values.n_failed} of {each.values.n_requests} requests failed"
-        for each in block
-        if each.arm == "baseline" and each.errs
-    ]
-    if faults:
-        case.discard(rig, block, "; ".join(faults))
-        return
-    erring = [each.values for each in block if each.arm == "candidate" and each.errs]
-    if erring:
-        case.suspects += erring
-        if len(case.suspects) < 2:
-            case.discard(rig, block, "candidate: more than 1 % of the requests failed; the block is run again")
+def run_pair(
+    rig: Rig,
+    case: Case,
+    specs: Mapping[Arm, ServerSpec],
+    replays: int,
+    *,
+    session: str,
+    budget: Budget,
+    meet: Callable[[Case], None],
+    look: Callable[[Case], None],
+) -> None:
+    """Alternating replays of one test on two running servers, in the order ABBA; ``look`` is asked at the end.
+
+    ``meet`` is asked when both servers are known, before any load.
+    """
+    arms, block = FIRST[case.plan.seed % 2], 0
+    for arm in arms:
+        if not _started(rig, [case], specs[arm], arm, None, priming=True):
             return
-    for each in block:
-        case.take(each)
-    how.look(case)
-
-
-def run_pair(rig: Rig, case: Case, specs: Mapping[Arm, ServerSpec], replays: int, *, session: str) -> None:
-    """Alternating replays of one test on two running servers, in the order ABBA."""
-    arms = FIRST[case.plan.seed % 2]
-    for block in range(replays):
-        got = []
+        rig.stop()
+    _asked(case, meet)
+    while case.open and len(case.values["candidate"]) < replays:
+        if not budget.fits():
+            _end([case], "the time budget is spent")
+            return
+        began, got = time.monotonic(), list[Served]()
         for place, arm in enumerate(arms):
-            if not _started(rig, [case], specs[arm], arm, block):
-                return
-            served = _serve(rig, case, arm, order=2 * block + place, block=block, session=session, replays=1)
-            rig.stop()
-            if served is None:
-                return
-            got.append(served)
-        faults = [f"{each.arm}: {each.fault}" for each in got if each.fault is not None]
-        if faults:
-            case.discard(rig, got, "; ".join(faults))
-        else:
-            for each in got:
-                case.take(each)
-        arms = (arms[1], arms[0])
+            if len(got) == place and _started(rig, [case], specs[arm], arm, block):
+                served = _serve(rig, case, arm, order=2 * block + place, block=block, session=session, replays=1)
+                rig.stop()
+                if served is not None:
+                    got.append(served)
+        budget.note(time.monotonic() - began)
+        _close_block(rig, case, got, lambda _: None)
+        block, arms = block + 1, (arms[1], arms[0])
+    if case.open:
+        _asked(case, look)
+
+
+def _close_block(rig: Rig, case: Case, block: Sequence[Served], look: Callable[[Case], None]) -> None:
+    """Take a whole and sound block, and look; discard any other."""
+    if len(block) < 2 or not case.open:
+        for each in block:
+            rig.discard(case.plan, each.launch, "the other launch of its block is lost")
+    elif _sound(rig, case, block):
+        for each in block:
+            case.take(each)
+        _asked(case, look)
+
+
+def _sound(rig: Rig, case: Case, launches: Sequence[Served]) -> bool:
+    """Whether these launches count; if not they are discarded, to be run again.
+
+    Too many errors of the candidate may be luck once; a second launch with them is a FAIL. Where nothing is compared
+    the limits judge them.
+    """
+    faults = [f"{each.arm}: {each.fault}" for each in launches if each.fault is not None]
+    erring = [each for each in launches if each.errs and case.strict]
+    faults += [f"baseline: {_errors(each)}" for each in erring if each.arm == "baseline"]
+    if faults:
+        case.discard(rig, launches, "; ".join(faults))
+        return False
+    if erring:
+        case.suspects += [each.values for each in erring]
+        case.discard(rig, launches, f"candidate: {_errors(erring[0])}")
+        if len(case.suspects) > 1:
+            text = f"{_errors(erring[0])}, in {len(case.suspects)} launches of the candidate"
+            case.end("FAIL", text, regressed=("errors",))
+        return False
+    return True
+
+
+def _errors(served: Served) -> str:
+    return f"{served.values.n_failed} of {served.values.n_requests} requests failed"
+
+
+def _asked(case: Case, what: Callable[[Case], None]) -> None:
+    """Trouble with the baseline of one test is the trouble of that test."""
+    try:
+        what(case)
+    except LlmperfError as error:
+        case.error = error
+
+
+def _end(cases: Sequence[Case], reason: str) -> None:
+    for case in cases:
+        case.end("INCONCLUSIVE", reason)
+
+
+def _fail(cases: Sequence[Case], error: LlmperfError, unstarted: Arm | None = None) -> None:
+    for case in cases:
+        if case.open:
+            case.error, case.unstarted = error, unstarted
 
 
 def _prime(rig: Rig, cases: Sequence[Case], how: Interleaving) -> tuple[Identity, Identity] | None:
@@ -206,9 +252,7 @@ def _started(
         except ServerStartError:
             live = rig.start(spec, arm, block, priming=priming)
     except LlmperfError as error:
-        for case in cases:
-            case.error = error
-            case.unstarted = arm if isinstance(error, ServerStartError) else None
+        _fail(cases, error, arm if isinstance(error, ServerStartError) else None)
         return False
     for case in cases:
         case.identities.setdefault(arm, live.identity)

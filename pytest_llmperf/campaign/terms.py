@@ -62,10 +62,10 @@ def mode_of(plans: Sequence[Plan], terms: Terms, arms: Arms | None, stored: bool
         return "refresh"
     if terms.ab is not None or terms.noise_blocks is not None:
         return "pair" if targeted and terms.ab is not None else "interleaved"
-    if targeted:
-        return "targeted"
     if terms.against == "none":
         return "sla"
+    if targeted:
+        return "targeted"
     if arms is not None:
         return "screened"
     asked = terms.explicit or any(plan.regression is not None for plan in plans)

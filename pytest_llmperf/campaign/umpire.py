@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, final
 
+from pytest_llmperf.campaign.aftermath import Aftermath
+from pytest_llmperf.campaign.budget import Budget
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, standing
-from pytest_llmperf.campaign.forecast import USUAL, foretell, most_blocks, noise_lines
+from pytest_llmperf.campaign.forecast import USUAL, foretell, most_blocks
 from pytest_llmperf.campaign.grounds import STORED_LAUNCHES, Grounds
-from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.memory import Memory
-from pytest_llmperf.campaign.refresh import refresh
 from pytest_llmperf.campaign.remedy import remedy
 from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.campaign.schedules import (
-    Budget,
     Interleaving,
     Start,
     provided,
@@ -59,6 +58,7 @@ class Umpire:
         self._arms = arms
         self._memory = memory
         self._grounds = Grounds(terms, memory)
+        self._aftermath = Aftermath(mode, terms, memory)
 
     @property
     def pool(self) -> str | None:
@@ -74,7 +74,9 @@ class Umpire:
             replays = given or self._memory.experience.replays(plan.server, plan, tests) or COMPARED_REPLAYS
         # A running server is one launch, however often one connects to it.
         wanted = REFRESH_LAUNCHES if self.mode == "refresh" and not plan.server.targeted else 1
-        return Case(plan.model_copy(update={"replays": replays}), GateConfig(), Prior({}), given, wanted)
+        plan = plan.model_copy(update={"replays": replays})
+        strict = self.mode == "refresh"
+        return Case(plan, GateConfig(), Prior({}), strict=strict, replays_given=given, wanted=wanted)
 
     def forecast(self, plans: Sequence[Plan]) -> Forecast:
         """What the campaign will cost and can show, by what earlier runs have left."""
@@ -90,60 +92,56 @@ class Umpire:
 
     def contest(self, rig: Rig, cases: Sequence[Case], spec: ServerSpec) -> None:
         """Run the launches of a comparison, to the end of every case."""
-        session = self._memory.session
         specs: dict[Arm, ServerSpec] = {"candidate": spec}
         if self._arms is not None:
-            specs["baseline"] = self._arms.baseline
+            specs = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
+        budget = Budget(self._terms.budget_s(len(spec.gpus)))
+        if not provided(cases, tuple(specs.values())):
+            return
         if self.mode in ("stored", "screened", "refresh"):
-            run_stored(rig, cases, spec, session=session, look=self._look_stored)
+            meet = self._meet_stored if self.mode != "refresh" else _no_more
+            look = self._look_stored if self.mode != "refresh" else _no_more
+            run_stored(rig, cases, spec, session=self._memory.session, budget=budget, meet=meet, look=look)
         if self.mode == "screened":
             for case in cases:
-                if case.error is None and self._verdict(case) in ("INCONCLUSIVE", "NO_BASELINE"):
+                if self._is_open_after_screen(case):
                     self._reopen(rig, case)
         if self.mode in ("screened", "interleaved") and any(case.open for case in cases):
-            self._interleave(rig, cases)
+            how = Interleaving(
+                specs=specs,
+                seed=cases[0].plan.seed,
+                budget=budget,
+                session=self._memory.session,
+                begin=lambda baseline, candidate: self._begin(cases, baseline, candidate),
+                look=lambda case: self._look_interleaved(rig, case),
+            )
+            run_interleaved(rig, cases, how)
         if self.mode == "pair":
-            self._compare_pair(rig, cases)
-        trials = {case.plan.nodeid: rig.trials(case.plan) for case in cases}
-        self._memory.experience.note_times(specs, rig.launches(), trials, cases)
+            for case in [case for case in cases if case.open]:
+                run_pair(
+                    rig,
+                    case,
+                    specs,
+                    PAIR_REPLAYS,
+                    session=self._memory.session,
+                    budget=budget,
+                    meet=self._meet_pair,
+                    look=self._look_pair,
+                )
+        self._aftermath.settle(rig, cases, specs)
         for case in cases:
-            self._memory.experience.learn(case, rig.trials(case.plan), self._memory.session)
-            if self._terms.noise_blocks is not None:
-                case.notes += self._noise(case)
-            elif case.comparison is not None and (blind := self._memory.count(case.plan.nodeid, self._verdict(case))):
-                case.notes.append(blind)
-            if self.mode == "refresh" and case.error is None and not case.dropped:
-                self._refresh(case)
+            self._count(case)
 
-    def _noise(self, case: Case) -> Sequence[str]:
-        """What this runner's noise, now known better, lets a job show."""
-        identity = case.identities.get("candidate")
-        if identity is None or len(case.values["candidate"]) < 2:
-            return ("the noise of this runner is not known: fewer than two blocks could be measured",)
-        prior = self._memory.experience.prior(identity, case.plan)
-        gated = [each.metric for each in case.judgement.metrics] if case.judgement is not None else []
-        return noise_lines(gated, prior, case.config)
+    def _count(self, case: Case) -> None:
+        found = self.compared(case)
+        if found is not None and case.error is None:
+            self._aftermath.count(case, found.verdict)
 
-    def _refresh(self, case: Case) -> None:
-        try:
-            case.notes += refresh(self._memory, case, self._terms)
-        except LlmperfError as error:
-            case.error = error
-
-    def _interleave(self, rig: Rig, cases: Sequence[Case]) -> None:
-        assert self._arms is not None
-        if not provided(cases, (self._arms.baseline, self._arms.candidate)):
-            return
-        specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
-        how = Interleaving(
-            specs=specs,
-            seed=cases[0].plan.seed,
-            budget=Budget(self._terms.budget_s(len(self._arms.candidate.gpus))),
-            session=self._memory.session,
-            begin=lambda baseline, candidate: self._begin(cases, baseline, candidate),
-            look=lambda case: self._look_interleaved(rig, case),
-        )
-        run_interleaved(rig, cases, how)
+    def _is_open_after_screen(self, case: Case) -> bool:
+        """Whether launches side by side may decide what the screen did not, or show that the baseline does start."""
+        if case.unstarted == "candidate":
+            return True
+        return case.error is None and not case.dropped and self._verdict(case) not in ("PASS", "FAIL")
 
     def _begin(self, cases: Sequence[Case], baseline: Identity, candidate: Identity) -> Start:
         """What is fixed before the first block: priors, configurations, blocks of an earlier run of the sequence.
@@ -153,105 +151,107 @@ class Umpire:
         assert self._arms is not None
         most = self._terms.noise_blocks or self._most_blocks([case.plan for case in cases if case.open])
         for case in [case for case in cases if case.open]:
-            sides = with_test(baseline, case.plan), with_test(candidate, case.plan)
-            case.identities |= {"baseline": sides[0], "candidate": sides[1]}
-            found = self._grounds.differences(*sides, self._arms.declared, stored=False)
-            self._grounds.configure(case, candidate, most)
-            case.comparison = Comparison(
-                "interleaved",
-                against=f"{self._arms.baseline.name} launched side by side with the candidate",
-                variable=self._arms.text,
-                differences=found,
-                max_blocks=most,
-            )
-            if any(each.role == "confounding" for each in found):
-                case.finished = True
-            elif self._terms.noise_blocks is None and not any(each.role == "declared" for each in found):
-                why = f"the servers do not differ in what was to be compared ({self._arms.text}): nothing was compared"
-                case.comparison = replace(case.comparison, invalid=why)
-                case.finished = True
-            elif self._terms.noise_blocks is None:
-                self._memory.resume(case)
-                if len(case.values["candidate"]) >= 2:
-                    self._judge_blocks(case)
+            try:
+                self._begin_case(case, self._arms, baseline, candidate, most)
+            except LlmperfError as error:
+                case.error = error
         blocks = [launch.block for case in cases for launch in case.values["candidate"]]
         orders = [launch.order for case in cases for arm in case.values.values() for launch in arm]
         return Start(max(blocks, default=-1) + 1, max(orders, default=-1) + 1)
+
+    def _begin_case(self, case: Case, arms: Arms, baseline: Identity, candidate: Identity, most: int) -> None:
+        sides = with_test(baseline, case.plan), with_test(candidate, case.plan)
+        case.identities |= {"baseline": sides[0], "candidate": sides[1]}
+        found = self._grounds.differences(*sides, arms.declared, stored=False)
+        self._grounds.configure(case, candidate, most)
+        case.strict = True
+        invalid = None
+        judged = self._terms.noise_blocks is None
+        if judged and not any(each.role in ("declared", "confounding") for each in found):
+            invalid = f"the servers do not differ in what was to be compared ({arms.text}): nothing was compared"
+        case.comparison = Comparison(
+            "interleaved",
+            against=f"{arms.baseline.name} launched side by side with the candidate",
+            variable=arms.text,
+            differences=found,
+            invalid=invalid,
+            asked=self._grounds.asked(case),
+        )
+        if invalid is not None or any(each.role == "confounding" for each in found):
+            case.finished = True
+            return
+        if judged:
+            self._memory.resume(case)
+        case.comparison = replace(
+            case.comparison,
+            max_blocks=case.config.max_blocks,
+            sequence=1 if case.sequence is None else case.sequence.number,
+            detects=self._grounds.detects(case),
+        )
+        if len(case.values["candidate"]) >= 2:
+            self._judge_blocks(case)
 
     # --- the looks
 
     def look_once(self, case: Case) -> None:
         """After the only launch that there is: of a running server, against what is stored."""
-        if self.mode != "targeted":
-            return
-        identity = case.identities["candidate"]
-        if not self._grounds.find_partner(case, identity, mode="targeted"):
+        if self.mode != "targeted" or not self._grounds.find_partner(case, mode="targeted"):
             return
         assert case.comparison is not None
-        trials = case.trials["candidate"]
-        values = launch_values(case.plan, trials, None, order=0, block=0, session=self._memory.session)
+        values = launch_values(
+            case.plan, case.trials["candidate"], None, order=0, block=0, session=self._memory.session
+        )
         case.values["candidate"] = [values]
-        case.judgement = judge_targeted(case.values["baseline"], values, prior=case.prior, config=case.config)
-        case.comparison = replace(case.comparison, judgement=case.judgement)
+        if not self._grounds.is_faulty(case):
+            judged = judge_targeted(case.values["baseline"], values, prior=case.prior, config=case.config)
+            case.conclude(judged)
+        self._count(case)
 
-    def _look_stored(self, case: Case, identity: Identity) -> None:
-        if self.mode == "refresh":
+    def _meet_stored(self, case: Case) -> None:
+        case.wanted = STORED_LAUNCHES[0] if self._grounds.find_partner(case, mode="stored") else 1
+        case.strict = case.wanted > 1
+
+    def _look_stored(self, case: Case) -> None:
+        if case.comparison is None or not case.strict or len(case.values["candidate"]) < STORED_LAUNCHES[0]:
             return
-        if case.comparison is None:
-            case.wanted = STORED_LAUNCHES[0] if self._grounds.find_partner(case, identity, mode="stored") else 1
-        if case.comparison is None or len(case.values["candidate"]) < STORED_LAUNCHES[0]:
-            return
-        fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
-        if fault is not None:
-            case.comparison = replace(case.comparison, invalid=fault)
-            case.finished = True
-            return
-        judged = judge_stored(case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config)
-        case.conclude(judged)
-        case.wanted = STORED_LAUNCHES[1]
-        case.comparison = replace(case.comparison, judgement=judged)
+        if not self._grounds.is_faulty(case):
+            sides = case.values["baseline"], case.values["candidate"]
+            case.conclude(judge_stored(*sides, prior=case.prior, config=case.config))
+            case.wanted = STORED_LAUNCHES[1]
 
     def _look_interleaved(self, rig: Rig, case: Case) -> None:
-        assert case.comparison is not None
-        fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
-        if fault is not None:
-            case.comparison = replace(case.comparison, invalid=fault)
-            case.finished = True
-            return
-        if len(case.values["candidate"]) >= 2:
+        if not self._grounds.is_faulty(case) and len(case.values["candidate"]) >= 2:
             self._judge_blocks(case)
             rig.observer.standing(standing(case.plan.nodeid, case.judgement, case.config.max_blocks))
         if self._terms.noise_blocks is None:
             self._memory.save(case)
 
     def _judge_blocks(self, case: Case) -> None:
-        assert case.comparison is not None
         sides = case.values["baseline"], case.values["candidate"]
         judged = judge_interleaved(*sides, prior=case.prior, config=case.config)
         if self._terms.noise_blocks is not None and len(sides[1]) < self._terms.noise_blocks:
             judged = replace(judged, result="CONTINUE")
         case.conclude(judged)
-        case.comparison = replace(case.comparison, judgement=judged)
 
-    def _compare_pair(self, rig: Rig, cases: Sequence[Case]) -> None:
+    def _meet_pair(self, case: Case) -> None:
         assert self._arms is not None
-        specs: dict[Arm, ServerSpec] = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
-        for case in cases:
-            run_pair(rig, case, specs, PAIR_REPLAYS, session=self._memory.session)
-            if not case.open:
-                continue
-            baseline, candidate = case.identities["baseline"], case.identities["candidate"]
-            self._grounds.configure(case, candidate, 8)
-            found = self._grounds.differences(baseline, candidate, self._arms.declared, stored=False)
-            judged = judge_pair(case.values["baseline"], case.values["candidate"], prior=case.prior, config=case.config)
-            case.conclude(judged)
-            case.comparison = Comparison(
-                "targeted",
-                against="the other server, in alternating replays",
-                judgement=judged,
-                variable=self._arms.text,
-                differences=found,
-            )
+        baseline, candidate = case.identities["baseline"], case.identities["candidate"]
+        self._grounds.configure(case, candidate, USUAL)
+        case.strict = True
+        case.comparison = Comparison(
+            "targeted",
+            against="the other server, in alternating replays",
+            variable=self._arms.text,
+            differences=self._grounds.differences(baseline, candidate, self._arms.declared, stored=False),
+            asked=self._grounds.asked(case),
+        )
+        if case.comparison.verdict == "CONFOUNDED":
+            case.finished = True
+
+    def _look_pair(self, case: Case) -> None:
+        if not self._grounds.is_faulty(case):
+            sides = case.values["baseline"], case.values["candidate"]
+            case.conclude(judge_pair(*sides, prior=case.prior, config=case.config))
 
     # --- what is said of it
 
@@ -260,7 +260,8 @@ class Umpire:
         found = case.comparison
         if found is None or self._terms.noise_blocks is not None:
             return None
-        if case.exhausted:
+        by_errors = case.judgement is not None and "errors" in case.judgement.regressed
+        if case.exhausted and not by_errors:
             return replace(found, invalid=f"{len(case.faults)} launches could not be judged: {case.faults[-1]}")
         if case.judgement is not None and found.judgement is not case.judgement:
             found = replace(found, judgement=case.judgement)
@@ -272,7 +273,8 @@ class Umpire:
         return case.values["baseline"], case.values["candidate"]
 
     def _verdict(self, case: Case) -> VerdictName:
-        return case.comparison.verdict if case.comparison is not None else "PASS"
+        found = self.compared(case)
+        return "PASS" if found is None else found.verdict
 
     def _most_blocks(self, plans: Sequence[Plan]) -> int:
         """What the time budget allows, by the times of earlier runs."""
@@ -286,3 +288,7 @@ class Umpire:
         for each in rig.trials(case.plan):
             rig.discard(case.plan, each.launch, "screen: launches side by side decide")
         case.restart()
+
+
+def _no_more(_case: Case) -> None:
+    """A refresh compares nothing."""

@@ -10,10 +10,15 @@ from typing import Final
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["cache_folders"]
+__all__ = ["cache_folders", "cold"]
 
 _NO_MATTER: Final = frozenset({"name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"})
 """Fields of which nothing that is compiled depends."""
+
+
+def cold(spec: ServerSpec) -> bool:
+    """Whether the next launch of ``spec`` has to compile what later ones find."""
+    return any(not Path(folder).is_dir() for folder in cache_folders(spec).values())
 
 
 def cache_folders(spec: ServerSpec) -> dict[str, str]:
