@@ -189,20 +189,16 @@ def _sound(rig: Rig, case: Case, launches: Sequence[Served]) -> bool:
     Too many errors of the candidate may be luck once; a second launch with them is a FAIL. Where nothing is compared
     the limits judge them.
     """
-    faults = [f"{each.arm}: {each.fault}" for each in launches if each.fault is not None]
     erring = [each for each in launches if each.errs and case.strict]
-    faults += [f"baseline: {_errors(each)}" for each in erring if each.arm == "baseline"]
+    own = [each for each in erring if each.arm == "candidate"]
+    case.suspects += [each.values for each in own]
+    if own and len(case.suspects) > 1:
+        case.end("FAIL", f"{_errors(own[0])}, in {len(case.suspects)} launches of the candidate", regressed=("errors",))
+    faults = [f"{each.arm}: {each.fault}" for each in launches if each.fault is not None]
+    faults += [f"{each.arm}: {_errors(each)}" for each in erring]
     if faults:
         case.discard(rig, launches, "; ".join(faults))
-        return False
-    if erring:
-        case.suspects += [each.values for each in erring]
-        case.discard(rig, launches, f"candidate: {_errors(erring[0])}")
-        if len(case.suspects) > 1:
-            text = f"{_errors(erring[0])}, in {len(case.suspects)} launches of the candidate"
-            case.end("FAIL", text, regressed=("errors",))
-        return False
-    return True
+    return not faults
 
 
 def _errors(served: Served) -> str:

@@ -125,3 +125,28 @@ def test_a_bad_variable_is_a_usage_error_before_any_launch(pytester: pytest.Pyte
     assert result.ret == 4
     assert said in result.stderr.str()
     assert launches(pytester) == 0
+
+
+def test_two_launches_with_errors_fail_and_one_is_run_again(pytester: pytest.Pytester) -> None:
+    """Launch 0 is the unjudged one. Errors in two judged launches are the candidate's, in one they may be luck."""
+    prepare(pytester)
+    compare(pytester, "--llmperf-ab", "env.ERRS_IN=1 2")
+    found = the_test(pytester)
+    assert found["verdict"] == "FAIL"
+    assert "in 2 launches of the candidate" in found["judgement"]["reason"]
+
+
+def test_one_launch_with_errors_is_run_again(pytester: pytest.Pytester) -> None:
+    prepare(pytester)
+    compare(pytester, "--llmperf-ab", "env.ERRS_IN=1")
+    found = the_test(pytester)
+    assert found["verdict"] == "PASS"
+    assert sum(trial["discarded"] is not None for trial in found["trials"]) == 4, "a block of two launches, two replays"
+
+
+def test_a_metric_that_the_test_names_must_be_judged_for_a_pass(pytester: pytest.Pytester) -> None:
+    prepare(pytester, TEST.replace("'tpot_mean']", "'ttft_p99']").replace("tpot_mean=", "ttft_p99="))
+    compare(pytester, "--llmperf-ab", "env.NOTHING=1")
+    found = the_test(pytester)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert "ttft_p99" in found["judgement"]["reason"]

@@ -174,3 +174,34 @@ def test_three_undecided_runs_in_a_row_are_said_to_be_blind(pytester: pytest.Pyt
     for _ in range(3):
         result = compare(pytester)
     result.stdout.fnmatch_lines(["*this gate is blind: 3 undecided runs in a row*"])
+
+
+def test_an_entry_of_another_version_only_is_no_pass(pytester: pytest.Pytester) -> None:
+    """Without a marker the store decides whether a comparison is asked for: one elsewhere is missing here."""
+    plain = TEST.replace(
+        "@pytest.mark.regression(metrics=['ttft_p50', 'tpot_mean'], ttft_p50='10 %', tpot_mean='10 %')\n", ""
+    )
+    prepare(pytester, plain)
+    refresh(pytester, 1)
+    [folder] = (pytester.path / "baselines" / "truth").iterdir()
+    folder.rename(folder.parent.parent / "vllm")
+    result = compare(pytester)
+    assert the_test(pytester)["verdict"] in ("NO_BASELINE", "NOT_RUN"), result.stdout.str()
+
+
+def test_sessions_of_another_load_are_left_out_and_counted(pytester: pytest.Pytester) -> None:
+    prepare(pytester)
+    refresh(pytester, 1)
+    prepare(pytester, TEST.replace("requests=30", "requests=40"))
+    refresh(pytester, 2)
+    compare(pytester)
+    found = the_test(pytester)
+    assert found["verdict"] == "PASS"
+    assert any("1 stored session(s) of another load are left out" in note for note in found["judgement"]["notes"])
+    assert found["comparisons"][0]["baseline_launches"] == 6
+
+
+def test_launches_with_errors_are_no_baseline(pytester: pytest.Pytester) -> None:
+    prepare(pytester, FAILS=300)
+    assert compare(pytester, *REFRESH).ret == 1
+    assert not list((pytester.path / "baselines").rglob("*test_speed*.json"))

@@ -6,9 +6,12 @@ import pytest
 from comparing import TEST, compare, prepare, the_test
 from truth_server import TruthServer
 
+WIDE = TEST.replace("'10 %'", "'40 %'")
+"""Two or three loads of a second on a busy machine differ by more than a tenth."""
+
 
 def test_a_running_server_is_acquitted_by_its_baseline_and_never_convicted(pytester: pytest.Pytester) -> None:
-    prepare(pytester, TEST)
+    prepare(pytester, WIDE)
     with TruthServer(ttft=8, gap=2) as usual, TruthServer(ttft=24, gap=2) as slow:
         for _ in range(3):
             assert compare(pytester, "--llmperf-url", usual.url, "--llmperf-refresh", "--llmperf-reason", "x").ret == 0
@@ -22,7 +25,7 @@ def test_a_running_server_is_acquitted_by_its_baseline_and_never_convicted(pytes
 
 
 def test_two_running_servers_are_compared_in_turns(pytester: pytest.Pytester) -> None:
-    prepare(pytester, TEST)
+    prepare(pytester, WIDE)
     with TruthServer(ttft=8, gap=2) as usual, TruthServer(ttft=24, gap=2) as slow:
         result = compare(pytester, "--llmperf-url", usual.url, "--llmperf-ab", f"url={usual.url},{slow.url}")
         found = the_test(pytester)
