@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
     "settings": {"catalog", "errors", "fields", "identity", "lengths", "plan", "engines", "recount", "units"},
-    "differences": {"catalog", "identity", "plan"},
+    "differences": {"identity", "plan"},
     "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
