@@ -65,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     "runner": STEPS | {"measured"},
     "campaign": STEPS | {"checks", "fields", "measured", "runner"},
     "cli": {
-        "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
+        "baseline", "catalog", "differences", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
         "result", "settings", "units",
     },
     **{
