@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from pytest_llmperf.catalog import metric
 from pytest_llmperf.identity import UNKNOWN, Fact, FactClass, Identity
 from pytest_llmperf.plan import Plan
 
@@ -80,17 +79,14 @@ def differences(
     return tuple(sorted(found, key=lambda each: _ORDER.index(each.role)))
 
 
-def with_test(identity: Identity, plan: Plan, metrics: Iterable[str] = ()) -> Identity:
-    """``identity`` with what a comparison of this test rests on: its load, and the definitions of its metrics.
+def with_test(identity: Identity, plan: Plan) -> Identity:
+    """``identity`` with what a comparison of this test rests on besides: its load.
 
-    ``metrics`` are those compared; those that the plan limits are added.
+    Limits are no part of it, since they change nothing that is measured. Definitions are compared metric by metric,
+    where the values are.
     """
-    names = (*metrics, *(sla.metric for sla in plan.slas))
-    added = {"workload": Fact(value=workload_digest(plan), source="configured")}
-    if names:
-        ids = " ".join(sorted({metric(name).definition for name in names}))
-        added["definitions"] = Fact(value=ids, source="configured")
-    return identity.model_copy(update={"environment": {**identity.environment, **added}})
+    load = Fact(value=workload_digest(plan), source="configured")
+    return identity.model_copy(update={"environment": {**identity.environment, "workload": load}})
 
 
 def workload_digest(plan: Plan) -> str:

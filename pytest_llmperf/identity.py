@@ -21,9 +21,7 @@ INPUTS: Final = (
 
 A server that does not tell its flags (variables) has the fact ``args`` (``env``) with the value ``unknown``.
 """
-ENVIRONMENT: Final = (
-    *("gpu", "gpu_count", "gpu_memory", "mig", "driver", "host", "system", "pool", "workload", "definitions"),
-)
+ENVIRONMENT: Final = ("gpu", "gpu_count", "gpu_memory", "mig", "driver", "host", "system", "pool", "workload")
 
 
 class Fact(BaseModel):

@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
     "settings": {"catalog", "errors", "fields", "identity", "lengths", "plan", "engines", "recount", "units"},
-    "differences": {"catalog", "identity", "plan"},
+    "differences": {"identity", "plan"},
     "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
@@ -65,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     "runner": STEPS | {"measured"},
     "campaign": STEPS | {"checks", "fields", "measured", "runner"},
     "cli": {
-        "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
+        "baseline", "catalog", "differences", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
         "result", "settings", "units",
     },
     **{

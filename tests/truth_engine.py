@@ -1,8 +1,8 @@
 """The truth server as an engine that the plugin launches: ``TTFT`` and ``GAP`` (ms) of its environment are its speed.
 
 Other variables: ``SPREAD`` makes launches differ by so much (log-normal, drawn anew for each), ``SLOW_VERSION`` names
-the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN`` says in
-which launches (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail, ``TOKENS`` adds output
+the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN``
+says in which launches (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail, ``TOKENS`` adds output
 tokens, ``LAUNCHES`` is a file that gets a line for every start.
 """
 

@@ -19,7 +19,7 @@ from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.schema import SCHEMA, BaselineFile, Entry, StoredLaunch
 from pytest_llmperf.errors import BaselineError
 
-__all__ = ["LARGEST", "decode", "dump", "encode", "parse"]
+__all__ = ["LARGEST", "decode", "dump", "encode", "launch_fault", "parse"]
 
 Stored = TypeVar("Stored", bound=BaseModel)
 
@@ -115,12 +115,13 @@ def _fault(digest: str, entry: Entry) -> str | None:
         if not _is_time(session.created):
             return f"{place}.sessions.{session.id[:40]}.created: {session.created[:40]!r} is no time with its zone"
         for launch in session.launches:
-            if fault := _launch_fault(launch):
+            if fault := launch_fault(launch):
                 return f"{place}.sessions.{session.id[:40]}.launches.{launch.order}: {fault}"
     return None
 
 
-def _launch_fault(launch: StoredLaunch) -> str | None:
+def launch_fault(launch: StoredLaunch) -> str | None:
+    """Which of its numbers cannot be."""
     if not 0 <= launch.n_failed <= launch.n_requests:
         return f"{launch.n_failed} of {launch.n_requests} requests failed"
     numbers = [*launch.metrics.values(), launch.time_to_ready_s]

@@ -7,23 +7,31 @@ None of it is a measurement that someone accepted, so a file that cannot be trus
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final, Literal, TypeVar, final
-
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat
+from typing import Final, TypeVar, final
 
 from pytest_llmperf.baseline.codec import dump, parse
 from pytest_llmperf.baseline.files import STATE
 from pytest_llmperf.baseline.provenance import utc_now
-from pytest_llmperf.baseline.schema import StoredLaunch
+from pytest_llmperf.baseline.remembered import (
+    SCHEMA,
+    BlockSequence,
+    Durations,
+    Noise,
+    NoiseKey,
+    PriorRow,
+    Remembered,
+    SequenceKey,
+    StoredNoise,
+    Undecided,
+)
 from pytest_llmperf.baseline.store import Store, retried
 from pytest_llmperf.errors import BaselineError, InfraError
 
 __all__ = ["BLIND", "BlockSequence", "Durations", "NoiseKey", "PriorRow", "SequenceKey", "State", "StoredNoise"]
 
-SCHEMA: Final = "pytest-llmperf/state/1"
 CONTINUED: Final = timedelta(hours=24)
 NOISE_AGE: Final = timedelta(days=90)
 NOISE_GROUPS: Final = 12
@@ -35,101 +43,7 @@ _SKEW: Final = timedelta(hours=1)
 """Clocks of runners may differ; what is later than that is not from our time."""
 
 
-class _Remembered(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class _File(_Remembered):
-    schema_: Literal["pytest-llmperf/state/1"] = Field(default=SCHEMA, alias="schema")
-
-
-Kept = TypeVar("Kept", bound=_File)
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceKey:
-    """The pair whose blocks belong together; a change of any part is another sequence."""
-
-    baseline: str
-    """Digest of the input identity."""
-    candidate: str
-    test: str
-    workload: str
-    pool: str | None
-    config: str
-    """Digest of the suite's and the gate's configuration."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseKey:
-    """Measurements that share their noise."""
-
-    runner: str
-    """Fingerprint: GPU model and count, driver, host class."""
-    workload: str
-    engine: str
-    """Family."""
-    quantization: str
-
-
-class PriorRow(_Remembered):
-    """What was believed of a metric's noise before the first block."""
-
-    s0_squared: FiniteFloat = Field(ge=0)
-    d0: FiniteFloat = Field(gt=0)
-
-
-class BlockSequence(_File):
-    """The blocks of one pair until it is decided. Its prior is frozen: it is that of the first block for good."""
-
-    key: dict[str, str | None]
-    number: int = Field(default=1, ge=1)
-    """How many sequences this pair has had, this one included."""
-    earlier: tuple[str, ...] = ()
-    """Verdicts of those before."""
-    status: Literal["open", "decided"] = "open"
-    verdict: str | None = None
-    """The last, also of an open one."""
-    baseline: tuple[StoredLaunch, ...] = ()
-    candidate: tuple[StoredLaunch, ...] = ()
-    prior: dict[str, PriorRow]
-    metrics: tuple[str, ...] = ()
-    """The gated family, fixed before the first block."""
-    max_blocks: int = Field(default=8, ge=2, le=100)
-    created: AwareDatetime
-    updated: AwareDatetime
-
-
-class StoredNoise(_Remembered):
-    """How the launches of one arm of one job varied."""
-
-    created: AwareDatetime
-    spread: dict[str, tuple[FiniteFloat, int]]
-    """Metric → (variance of one launch's log value, launches that it rests on, two or more)."""
-    within: dict[str, FiniteFloat] = Field(default_factory=dict)
-    """Metric → variance between the log values of replays of one launch."""
-    replays: int = 1
-    """Per launch."""
-
-
-class _Noise(_File):
-    key: dict[str, str]
-    groups: tuple[StoredNoise, ...] = ()
-
-
-class Durations(_File):
-    """Seconds that launches of one server and replays of its tests have taken, oldest first."""
-
-    launch_s: tuple[FiniteFloat, ...] = ()
-    replay_s: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
-    """By node id."""
-    noise: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """By node id: where the noise of that test on this server is kept."""
-
-
-class _Undecided(_File):
-    test: str
-    runs: int = Field(default=0, ge=0)
+Kept = TypeVar("Kept", bound=Remembered)
 
 
 @final
@@ -183,18 +97,18 @@ class State:
 
     def noise(self, key: NoiseKey) -> tuple[StoredNoise, ...]:
         """At most the 12 newest groups of the last 90 days, oldest first."""
-        found, _ = self._read(_path("noise", key), _Noise)
+        found, _ = self._read(_path("noise", key), Noise)
         return () if found is None or found.key != asdict(key) else self._recent(found.groups)
 
     def learn(self, key: NoiseKey, groups: Sequence[StoredNoise]) -> None:
         """Add what a job showed, one group per arm; one without a metric tells nothing and is left out."""
         telling = [group for group in groups if group.spread]
 
-        def add(found: _Noise) -> _Noise:
+        def add(found: Noise) -> Noise:
             before = found.groups if found.key == asdict(key) else ()
-            return _Noise(key=asdict(key), groups=self._recent((*before, *telling)))
+            return Noise(key=asdict(key), groups=self._recent((*before, *telling)))
 
-        self._update(_path("noise", key), _Noise(key=asdict(key)), add)
+        self._update(_path("noise", key), Noise(key=asdict(key)), add)
 
     def durations(self, server: str) -> Durations:
         """Of the server whose specification has the digest ``server``; empty where it never ran."""
@@ -210,8 +124,8 @@ class State:
         """Add the seconds of launches (until ready) and of replays by node id; the newest 12 of each stay."""
 
         def add(found: Durations) -> Durations:
-            tests = {test: (*found.replay_s.get(test, ()), *taken)[-TIMES_KEPT:] for test, taken in replay_s.items()}
-            launches = (*found.launch_s, *launch_s)[-TIMES_KEPT:]
+            tests = {test: _newest(found.replay_s.get(test, ()), taken) for test, taken in replay_s.items()}
+            launches = _newest(found.launch_s, launch_s)
             keys = {test: asdict(key) for test, key in noise.items()}
             replays = {**found.replay_s, **tests}
             return Durations(launch_s=launches, replay_s=replays, noise={**found.noise, **keys})
@@ -220,15 +134,15 @@ class State:
 
     def undecided(self, test: str) -> int:
         """Runs of the test in a row that ended undecided; from ``BLIND`` on its gate is blind."""
-        found, _ = self._read(_path("undecided", test), _Undecided)
+        found, _ = self._read(_path("undecided", test), Undecided)
         return 0 if found is None else found.runs
 
     def count(self, test: str, *, undecided: bool) -> int:
         """One more run: the number of undecided ones in a row, 0 after a decided one."""
         after = self._update(
             _path("undecided", test),
-            _Undecided(test=test),
-            lambda found: _Undecided(test=test, runs=found.runs + 1 if undecided else 0),
+            Undecided(test=test),
+            lambda found: Undecided(test=test, runs=found.runs + 1 if undecided else 0),
         )
         return after.runs
 
@@ -266,6 +180,11 @@ class State:
 
     def _where(self, path: str) -> str:
         return f"{self._store.location}/{path}"
+
+
+def _newest(before: Sequence[float], taken: Sequence[float]) -> tuple[float, ...]:
+    """What broke off before it began took no time, and tells none."""
+    return (*before, *(seconds for seconds in taken if seconds > 0))[-TIMES_KEPT:]
 
 
 def _path(kind: str, key: SequenceKey | NoiseKey | str) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.engines.redact import redact
-from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
+from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
@@ -110,14 +110,20 @@ class Rig:
         return replace(trial, arm=self._now.arm)
 
     def stop(self, error: str | None = None) -> None:
-        """End the live launch for sure; ``error`` is what it came to. Safe to call twice."""
-        if self._live is None:
+        """End the live launch for sure; ``error`` is what it came to.
+
+        Safe to call twice: it stays live where the end was interrupted, so that the next call ends it.
+        """
+        live = self._live
+        if live is None:
             return
-        live, self._live = self._live, None
+        self._now.error = self._now.error or error
         try:
             live.stop()
-        finally:
-            self._past.append(self._report(live, error))
+        except InfraError:  # even SIGKILL did not end it, and to ask again changes nothing
+            self._note_end(live)
+            raise
+        self._note_end(live)
 
     def discard(self, plan: Plan, launch: int, reason: str) -> None:
         """The trials of ``plan`` on that launch stay in the report and count for nothing."""
@@ -130,7 +136,11 @@ class Rig:
 
     def launches(self) -> tuple[LaunchReport, ...]:
         """All launches so far, the live one last."""
-        return (*self._past, *(() if self._live is None else (self._report(self._live, None),)))
+        return (*self._past, *(() if self._live is None else (self._report(self._live),)))
+
+    def _note_end(self, live: Launch) -> None:
+        self._past.append(self._report(live))
+        self._live = None
 
     def _keep(self, plan: Plan, trial: Trial) -> None:
         template = self._calibrations.template_tokens(plan)
@@ -156,7 +166,7 @@ class Rig:
 
         return on_progress
 
-    def _report(self, live: Launch, error: str | None) -> LaunchReport:
+    def _report(self, live: Launch) -> LaunchReport:
         return LaunchReport(
             index=self.number,
             arm=self._now.arm,
@@ -170,7 +180,7 @@ class Rig:
             time_to_ready_s=live.time_to_ready,
             log=_relative(live.log_path, self._report_dir),
             exit_code=live.exit_code,
-            error=error,
+            error=self._now.error,
         )
 
     def _failed(self, error: LlmperfError, spec: ServerSpec) -> LaunchReport:
@@ -196,10 +206,11 @@ class Rig:
 class _Now:
     """What the live launch is for."""
 
-    __slots__ = ("arm", "began", "block", "priming")
+    __slots__ = ("arm", "began", "block", "error", "priming")
 
     def __init__(self, arm: Arm, block: int | None, priming: bool, began: float) -> None:
         self.arm, self.block, self.priming, self.began = arm, block, priming, began
+        self.error: str | None = None
 
 
 def _relative(path: Path | None, folder: Path) -> str | None:

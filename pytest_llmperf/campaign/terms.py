@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.settings.model import Accept, Budget
-from pytest_llmperf.stats.family import default_family
+from pytest_llmperf.stats.family import default_family, gate_row
 from pytest_llmperf.stats.launches import GateConfig, Tolerance
 from pytest_llmperf.variables import Arms
 
-__all__ = ["Mode", "Terms", "gate_config", "mode_of"]
+__all__ = ["Mode", "Terms", "gate_config", "mode_of", "without_secret"]
 
 Mode = Literal["sla", "stored", "interleaved", "screened", "targeted", "pair", "refresh"]
 
@@ -49,10 +50,18 @@ class Terms:
 
     @property
     def argument(self) -> str:
-        """The option that the arms come from, as it was written."""
+        """The option that the arms come from, as it was written but for secrets."""
         if self.ab is not None:
-            return f"--llmperf-ab {shlex.quote(self.ab)}"
+            return f"--llmperf-ab {shlex.quote(without_secret(self.ab))}"
         return f"--llmperf-against {shlex.quote(self.against)}"
+
+
+def without_secret(assignment: str) -> str:
+    """``key=value`` of an option for a person and for files: the value hidden where ``key`` names a secret."""
+    key, equals, value = (part.strip() for part in assignment.partition("="))
+    outer, _, inner = key.partition(".")
+    hidden = outer == "env" and secret_name(inner)
+    return redact([f"{key}{equals}{HIDDEN if hidden else value}"])[0]
 
 
 def mode_of(plans: Sequence[Plan], terms: Terms, arms: Arms | None, stored: bool) -> Mode:
@@ -78,7 +87,7 @@ def gate_config(
     """What the gate of one test judges, and notes on it.
 
     The family is the default one with what the marker adds, or the marker's own. An accepted trade is a wider
-    tolerance of its metric until it expires: the rest of the family is judged as ever.
+    tolerance of its metric until it expires, never a narrower one: the rest of the family is judged as ever.
     """
     asked = plan.regression
     family = default_family(cpu_engine=cpu, ok_requests=ok_requests)
@@ -89,15 +98,24 @@ def gate_config(
         tolerances[name] = Tolerance.between(each.floor, each.limit)
     notes = []
     for trade in accepted:
-        if trade.metric not in family or not _is_of(trade.test, plan.nodeid):
+        if not _is_of(trade.test, plan.nodeid):
             continue
-        said = f"{trade.metric} up to {100 * trade.up_to:.3g} % worse, approved by {trade.approved_by}: {trade.reason}"
+        said = f"{trade.metric} up to {100 * trade.up_to:,.6g} % worse, approved by {trade.approved_by}: {trade.reason}"
+        if trade.metric not in family:
+            notes.append(f"an accepted trade has no use, since this test does not gate {trade.metric}: {said}")
+            continue
         if today > trade.until:
             notes.append(f"an accepted trade has expired on {trade.until} and counts no more: {said}")
             continue
-        tolerances[trade.metric] = Tolerance.between(trade.up_to, 2 * trade.up_to)
+        tolerances[trade.metric] = _wider(trade.metric, tolerances.get(trade.metric), trade.up_to)
         notes.append(f"accepted until {trade.until}: {said}")
     return GateConfig(family, tolerances, max_blocks), tuple(notes)
+
+
+def _wider(name: str, asked: Tolerance | None, accepted: float) -> Tolerance:
+    row, trade = gate_row(name), Tolerance.between(accepted, 2 * accepted)
+    usual = asked or (row.tolerance if row is not None else trade)
+    return Tolerance(max(usual.floor, trade.floor), max(usual.limit, trade.limit))
 
 
 def _is_of(test: str, nodeid: str) -> bool:

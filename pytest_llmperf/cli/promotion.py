@@ -16,6 +16,7 @@ from pytest_llmperf.baseline.provenance import Provenance
 from pytest_llmperf.baseline.samples import LaunchSamples
 from pytest_llmperf.baseline.schema import Session, StoredLaunch
 from pytest_llmperf.catalog import FAMILIES, metric
+from pytest_llmperf.differences import with_test
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.recordfile import read_records
@@ -62,7 +63,7 @@ def doubts(report: RunReport, test: TestReport) -> list[str]:
 
 
 def _trials(test: TestReport) -> list[TrialReport]:
-    return [trial for trial in test.trials if trial.arm == ARM]
+    return [trial for trial in test.trials if trial.arm == ARM and trial.discarded is None]
 
 
 def promotion(
@@ -71,7 +72,10 @@ def promotion(
     """What would be stored of ``test``. ``folder`` is that of the report. Raises UsageError where nothing can be."""
     trials = _trials(test)
     if test.identity is None or not trials:
-        raise UsageError(f"{test.nodeid}: no {ARM} was measured in this report")
+        lost = any(trial.arm == ARM for trial in test.trials)
+        found = f"every launch of the {ARM} was discarded" if lost else f"no {ARM} was measured"
+        raise UsageError(f"{test.nodeid}: {found} in this report")
+    identity = with_test(test.identity, test.plan)
     launches: dict[int, list[TrialReport]] = defaultdict(list)
     for trial in trials:
         launches[trial.launch].append(trial)
@@ -104,14 +108,14 @@ def promotion(
         node=f"promoted on {provenance.node}",
         pool=pool,
         plugin_version=report.plugin_version,
-        environment=test.identity.environment,
-        consequence=test.identity.consequence,
+        environment=identity.environment,
+        consequence=identity.consequence,
         launches=tuple(stored),
     )
     definitions = {name: each.definition for trial in trials for name, each in trial.metrics.items()}
     held = {name: definitions.get(name) or metric(name).definition for launch in stored for name in launch.metrics}
-    key = Key.of(test.identity, test.nodeid)
-    return Promotion(key, test.identity, session, tuple(samples), held, tuple(notes))
+    key = Key.of(identity, test.nodeid)
+    return Promotion(key, identity, session, tuple(samples), held, tuple(notes))
 
 
 def _records(folder: Path, trial: TrialReport) -> tuple[RequestRecord, ...] | None:

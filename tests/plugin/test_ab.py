@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -150,3 +151,19 @@ def test_a_metric_that_the_test_names_must_be_judged_for_a_pass(pytester: pytest
     found = the_test(pytester)
     assert found["verdict"] == "INCONCLUSIVE"
     assert "ttft_p99" in found["judgement"]["reason"]
+
+
+def test_the_value_of_a_secret_variable_reaches_no_file_and_no_terminal(pytester: pytest.Pytester) -> None:
+    prepare(pytester, SPREAD=0.15)
+    secret = "sk-9f86d081884c7d65"
+    result = compare(pytester, "--llmperf-ab", f"env.HF_TOKEN={secret}", "--llmperf-budget", "1 s")
+    found = the_test(pytester)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert "--llmperf-ab 'env.HF_TOKEN=***'" in found["judgement"]["remedy"]
+    assert secret not in result.stdout.str() + result.stderr.str()
+    files = [path for name in ("llmperf-report", "baselines") for path in (pytester.path / name).rglob("*")]
+    read = {path: gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            for path in files if path.is_file()}  # fmt: skip
+    assert {"report.json", "report.md"} <= {path.name for path in read}
+    assert any("_state" in path.parts for path in read)
+    assert [path for path, data in read.items() if secret.encode() in data] == []

@@ -100,7 +100,7 @@ def test_another_driver_or_host_escalates_only_against_a_stored_baseline(name: s
     assert roles(one, two, stored=True, allowed=(name,)) == {name: "declared"}
 
 
-@pytest.mark.parametrize("name", ["gpu", "gpu_count", "gpu_memory", "mig", "workload", "definitions"])
+@pytest.mark.parametrize("name", ["gpu", "gpu_count", "gpu_memory", "mig", "workload"])
 @pytest.mark.parametrize("stored", [True, False])
 def test_another_gpu_or_load_confounds_in_every_mode(name: str, stored: bool) -> None:
     one, two = identity(**{f"e_{name}": "1"}), identity(**{f"e_{name}": "2"})
@@ -167,17 +167,19 @@ def plan(tmp_path: Path, **fields: object) -> Plan:
     return Plan.model_validate(given)
 
 
-def test_a_tests_load_and_definitions_join_the_environment(tmp_path: Path) -> None:
-    sla = Sla(metric="ttft_p95", limit=0.5, written="500 ms")
-    limited = plan(tmp_path, slas=(sla,))
-    found = with_test(identity(e_gpu="cpu"), limited, ["output_throughput", "ttft_p50"])
+def test_a_tests_load_joins_the_environment(tmp_path: Path) -> None:
+    found = with_test(identity(e_gpu="cpu"), plan(tmp_path))
     assert {name: fact.value for name, fact in found.environment.items()} == {
         "gpu": "cpu",
-        "workload": workload_digest(limited),
-        "definitions": "output_throughput/1 ttft/1",
+        "workload": workload_digest(plan(tmp_path)),
     }
-    assert "definitions" not in with_test(identity(), plan(tmp_path)).environment
     assert found.digest() == identity(e_gpu="cpu").digest()
+
+
+def test_a_limit_that_is_added_later_leaves_a_test_comparable(tmp_path: Path) -> None:
+    sla = Sla(metric="ttft_p95", limit=0.5, written="500 ms")
+    before, after = with_test(identity(), plan(tmp_path)), with_test(identity(), plan(tmp_path, slas=(sla,)))
+    assert roles(before, after, stored=True) == {}
 
 
 def test_the_workload_digest_follows_the_load_and_not_its_names(tmp_path: Path) -> None:

@@ -98,6 +98,60 @@ def test_an_accepted_trade_widens_one_tolerance_until_its_day() -> None:
     assert "expired" in notes[0]
 
 
+def trade(metric: str, up_to: str, **changes: Any) -> Accept:
+    told = {"test": "*", "reason": "why", "until": "2999-01-01", "approved_by": "me", **changes}
+    return Accept(metric=metric, up_to=up_to, **told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "up_to", "floor", "limit"),
+    [
+        ((0.05, 0.10), "1 %", 0.05, 0.10),
+        ((0.05, 0.10), "7 %", 0.07, 0.14),
+        ((0.05, 0.30), "7 %", 0.07, 0.30),
+        # The catalog's own of ttft_p50: not beyond 5 %, of which half (on the log scale) is no regression.
+        (None, "1 %", math.sqrt(1.05) - 1, 0.05),
+    ],
+)
+def test_an_accepted_trade_never_narrows_a_tolerance(
+    asked: tuple[float, float] | None, up_to: str, floor: float, limit: float
+) -> None:
+    marker = None
+    if asked is not None:
+        marker = Regression(tolerances={"ttft_p50": ToleratedChange(floor=asked[0], limit=asked[1], written="")})
+    told: dict[str, Any] = {"cpu": False, "ok_requests": 100, "today": TODAY, "accepted": (trade("ttft_p50", up_to),)}
+    config, _ = gate_config(test(regression=marker), **told)
+    assert config.tolerances["ttft_p50"].floor == pytest.approx(math.log1p(floor))
+    assert config.tolerances["ttft_p50"].limit == pytest.approx(math.log1p(limit))
+
+
+def test_a_trade_of_a_metric_that_is_not_gated_is_said_to_have_no_use() -> None:
+    told: dict[str, Any] = {"cpu": False, "ok_requests": 100, "today": TODAY}
+    config, notes = gate_config(test(), accepted=(trade("e2e_p99", "2000 %"),), **told)
+    assert "e2e_p99" not in (config.metrics or ())
+    assert not config.tolerances
+    [note] = notes
+    assert note.startswith("an accepted trade has no use, since this test does not gate e2e_p99: ")
+    assert note.endswith("e2e_p99 up to 2,000 % worse, approved by me: why")
+    assert gate_config(test(), accepted=(trade("e2e_p99", "9 %", test="another"),), **told)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("ab", "shown"),
+    [
+        ("env.HF_TOKEN=sk-secret", "--llmperf-ab 'env.HF_TOKEN=***'"),
+        ("env.OPENAI_KEY = sk-secret", "--llmperf-ab 'env.OPENAI_KEY=***'"),
+        ("args.--api-key=sk-secret", "--llmperf-ab 'args.--api-key=***'"),
+        ("args.--hf-token = sk-secret", "--llmperf-ab 'args.--hf-token=***'"),
+        ("max_num_seqs=3", "--llmperf-ab max_num_seqs=3"),
+        ("args.--max-num-batched-tokens=8192", "--llmperf-ab args.--max-num-batched-tokens=8192"),
+        ("args.--enforce-eager", "--llmperf-ab args.--enforce-eager"),
+    ],
+)
+def test_the_option_of_the_arms_is_shown_without_secrets(ab: str, shown: str) -> None:
+    assert Terms(ab=ab).argument == shown
+
+
 @pytest.mark.parametrize(
     ("name", "holds"), [("suite/test_x.py::test_a[16]", True), ("test_x.py::test_a[16]", True), ("test_x", False)]
 )

@@ -17,6 +17,7 @@ from made import client, failure, trial
 from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli.__main__ import main
+from pytest_llmperf.differences import differences, with_test
 from pytest_llmperf.metrics.trial import measure
 from pytest_llmperf.recordfile import write_records
 from pytest_llmperf.records import Trial
@@ -249,6 +250,41 @@ def test_promote_stores_what_a_report_recorded(
     assert line.seconds() == pytest.approx([0.1 + 0.005 * n for n in range(40)])
     promote(capsys, folder)
     assert len(only(store).sessions) == 1  # the same runs again
+
+
+def test_a_launch_that_was_discarded_is_no_part_of_the_session(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    test = reported.passing()
+    [good] = test.trials
+    lost = good.model_copy(update={"launch": 1, "discarded": "screen: launches side by side decide"})
+    invalid = good.validity.model_copy(update={"valid": False, "reasons": ("a foreign process",)})
+    broken = lost.model_copy(update={"launch": 2, "validity": invalid, "failed": 40})
+    written(tmp_path, test.model_copy(update={"trials": (lost, good, broken)}))
+    status, _, err = promote(capsys, tmp_path)
+    assert (status, err) == (0, "")
+    [session] = only(store).sessions
+    assert [each.n_requests for each in session.launches] == [40]
+    assert session.launches[0].metrics["ttft_p50"] == pytest.approx(good.metrics["ttft_p50"].value, rel=1e-5)
+    written(tmp_path, test.model_copy(update={"trials": (lost, broken)}))
+    status, _, err = promote(capsys, tmp_path, "--force")
+    assert (status, "every launch of the candidate was discarded in this report" in err) == (2, True)
+
+
+def test_what_is_promoted_is_comparable_with_the_next_run_of_the_test(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    test = reported.passing()
+    assert test.identity is not None
+    assert "workload" not in test.identity.environment, "as in a report without a comparison"
+    written(tmp_path, test)
+    promote(capsys, tmp_path)
+    stored = only(store).identity()
+    next_run = with_test(test.identity, test.plan)
+    assert differences(stored, next_run, ("version",), stored=True) == ()
+    other = test.plan.model_copy(update={"seed": 7})
+    [found] = differences(stored, with_test(test.identity, other), ("version",), stored=True)
+    assert (found.name, found.role) == ("workload", "confounding")
 
 
 def test_replays_are_pooled_from_their_records(
