@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +46,7 @@ def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: flo
                 raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
     return httpx.Client(
         transport=None if endpoint.socket is None else httpx.HTTPTransport(uds=endpoint.socket),
+        event_hooks={} if endpoint.socket is None else {"request": [partial(_require_listener, endpoint.socket)]},
         base_url=endpoint.base_url,
         headers=dict(endpoint.headers),
         verify=verify,
@@ -107,6 +110,20 @@ def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
         problem = f"HTTP {response.status_code}: {sent} ({server_message(response)})"
         raise TargetError(url, f"{problem}; {_KEY_OPTION} names the environment variable that holds it")
     return response
+
+
+def _require_listener(path: str, request: httpx.Request) -> None:
+    """Raises ConnectError that names the Unix socket: the URL of ``request`` does not, and httpx leaves a socket open
+    where it cannot connect."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            code = probe.connect_ex(path)
+            problem = os.strerror(code) if code else None
+        except OSError as error:  # longer than an address can be
+            problem = str(error)
+    if problem is not None:
+        raise httpx.ConnectError(f"nothing listens on the Unix socket {path}: {problem}", request=request)
 
 
 def _whole(response: httpx.Response, seconds: float) -> httpx.Response:
