@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx
 
 from pytest_llmperf.errors import ConfigError, TargetError
+from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.records import Endpoint
 
 __all__ = ["Client", "fetch", "open_client", "post", "server_message"]
@@ -38,12 +39,10 @@ def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: flo
     """
     verify: ssl.SSLContext | bool = False  # plain HTTP: spares the loading of certificates
     if endpoint.tls:
-        verify = ssl.create_default_context()
-        if ca_file is not None:
-            try:
-                verify.load_verify_locations(cafile=ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
+        try:
+            verify = tls_context(ca_file)
+        except OSError as error:
+            raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
     return httpx.Client(
         transport=None if endpoint.socket is None else httpx.HTTPTransport(uds=endpoint.socket),
         event_hooks={} if endpoint.socket is None else {"request": [partial(_require_listener, endpoint.socket)]},

@@ -246,8 +246,4 @@ def _sum_up(clients: Sequence[Client], progress: Progress) -> None:
     progress.sent = sum(each.sent for each in known)
     progress.in_flight = sum(each.in_flight for each in known)
     progress.finished = sum(each.finished for each in known)
-    progress.measured = sum(each.measured for each in known)
     progress.failed = sum(each.failed for each in known)
-    starts = [each.window_start_ns for each in known if each.window_start_ns is not None]
-    ends = [each.window_end_ns for each in known if each.window_end_ns is not None]
-    progress.window_start_ns, progress.window_end_ns = min(starts, default=None), min(ends, default=None)
