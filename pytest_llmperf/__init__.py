@@ -18,17 +18,43 @@ if TYPE_CHECKING:
     from pytest_llmperf.records import Trial as Trial
     from pytest_llmperf.result import Result as Result
     from pytest_llmperf.result import RunReport as RunReport
+    from pytest_llmperf.stats.interleaved import judge_interleaved as judge_interleaved
+    from pytest_llmperf.stats.launches import GateConfig as GateConfig
+    from pytest_llmperf.stats.launches import Judgement as Judgement
+    from pytest_llmperf.stats.launches import LaunchValues as LaunchValues
+    from pytest_llmperf.stats.prior import Prior as Prior
+    from pytest_llmperf.stats.stored import judge_stored as judge_stored
 
-__all__ = ["Identity", "LlmperfError", "Plan", "RequestRecord", "Result", "RunReport", "Trial"]
+__all__ = [
+    "GateConfig",
+    "Identity",
+    "Judgement",
+    "LaunchValues",
+    "LlmperfError",
+    "Plan",
+    "Prior",
+    "RequestRecord",
+    "Result",
+    "RunReport",
+    "Trial",
+    "judge_interleaved",
+    "judge_stored",
+]
 
 _HOME: Final = {
+    "GateConfig": "stats.launches",
     "Identity": "identity",
+    "Judgement": "stats.launches",
+    "LaunchValues": "stats.launches",
     "LlmperfError": "errors",
     "Plan": "plan",
+    "Prior": "stats.prior",
     "RequestRecord": "records",
     "Result": "result",
     "RunReport": "result",
     "Trial": "records",
+    "judge_interleaved": "stats.interleaved",
+    "judge_stored": "stats.stored",
 }
 
 

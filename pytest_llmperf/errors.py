@@ -3,7 +3,9 @@
 LlmperfError
 ├── UsageError            what the user wrote is wrong: pytest's usage or collection error
 │   ├── ConfigError       a key of ``[tool.llmperf]``, ``llmperf.toml``, a workload file or ``--llmperf-set``
+│   │   └── SuiteError    a key of a suite, ``*.llmperf.toml``
 │   └── MarkerError       an argument of a marker
+├── BaselineError         a stored baseline that cannot be used: truncated, of another schema, not what its path says
 ├── InfraError            trouble that says nothing about performance (port taken, disk full, no download)
 └── ServerError           the server under test
     ├── ServerStartError  it did not become ready; holds command, exit code and last log lines
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 __all__ = [
+    "BaselineError",
     "ConfigError",
     "InfraError",
     "LlmperfError",
@@ -24,6 +27,7 @@ __all__ = [
     "ServerDiedError",
     "ServerError",
     "ServerStartError",
+    "SuiteError",
     "TargetError",
     "UsageError",
     "nearest",
@@ -51,6 +55,10 @@ class ConfigError(UsageError):
         super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
 
 
+class SuiteError(ConfigError):
+    """A suite is wrong. ``where`` is its file as node ids have it, ``key`` e.g. ``tests.chat.sla.ttft_p95``."""
+
+
 class MarkerError(UsageError):
     """A marker argument is wrong. ``marker`` is e.g. ``sla``, ``argument`` the keyword."""
 
@@ -58,6 +66,17 @@ class MarkerError(UsageError):
         self.marker, self.argument, self.problem = marker, argument, problem
         subject = f"@pytest.mark.{marker}({argument}=...)" if argument else f"@pytest.mark.{marker}"
         super().__init__(f"{subject}: {problem}")
+
+
+class BaselineError(LlmperfError):
+    """A file of the baseline store is refused.
+
+    ``path`` names it, ``problem`` says what is wrong with it, ``remedy`` what to do.
+    """
+
+    def __init__(self, path: str, problem: str, remedy: str) -> None:
+        self.path, self.problem, self.remedy = path, problem, remedy
+        super().__init__(f"{path}: {problem}; {remedy}")
 
 
 class InfraError(LlmperfError):
@@ -91,10 +110,13 @@ class ServerDiedError(_ServerProcessError):
 
 
 class TargetError(ServerError):
-    """A running server refused what we asked. ``url`` is what was asked, without credentials."""
+    """A running server refused what we asked. ``url`` is what was asked, without credentials.
 
-    def __init__(self, url: str, problem: str) -> None:
-        self.url, self.problem = url, problem
+    ``status`` is that of HTTP, None where it did not come to one.
+    """
+
+    def __init__(self, url: str, problem: str, status: int | None = None) -> None:
+        self.url, self.problem, self.status = url, problem, status
         super().__init__(f"{url}: {problem}")
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from pytest_llmperf.units import parse_quantity
 
-__all__ = ["DataFile", "Frozen", "GivenFile", "Level", "Pause", "Rate", "Seconds", "find_file"]
+__all__ = ["DataFile", "Frozen", "GivenFile", "Level", "Pause", "Price", "Rate", "Seconds", "find_file"]
 
 
 def _seconds(written: object) -> object:
@@ -22,12 +22,18 @@ def _rate(written: object) -> object:
     return parse_quantity(written, "req/s").value if isinstance(written, str) else written
 
 
+def _price(written: object) -> object:
+    return parse_quantity(written, "USD/h").value if isinstance(written, str) else written
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=1e7, allow_inf_nan=False)]
 """Written as ``"500 ms"``; a validated model holds seconds."""
 Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=1e7, allow_inf_nan=False)]
 """As ``Seconds``, and may be nothing."""
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 """Written as ``"5 req/s"`` or a number of requests per second."""
+Price = Annotated[float, BeforeValidator(_price), Field(ge=0, le=1e6, allow_inf_nan=False)]
+"""Written as ``"3.50 USD/h"``; a validated model holds USD per hour."""
 Level = Annotated[float, BeforeValidator(_rate), Field(ge=0, allow_inf_nan=False)]
 """A rate, or a number of requests in flight; may be nothing for a while."""
 

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Fact", "Identity"]
+__all__ = ["ENVIRONMENT", "INPUTS", "UNKNOWN", "Fact", "FactClass", "Identity", "fact_class"]
+
+FactClass = Literal["input", "environment", "consequence"]
+
+INPUTS: Final = (
+    *("engine", "version", "image", "executable", "model", "model_digest", "model_revision"),
+    *("quantization", "kv_cache_dtype", "max_num_seqs", "max_model_len", "enable_prefix_caching", "threads"),
+)
+"""Input facts with a name of their own; flags are ``args.--flag``, environment variables ``env.NAME``.
+
+A server that does not tell its flags (variables) has the fact ``args`` (``env``) with the value ``unknown``.
+"""
+ENVIRONMENT: Final = (
+    *("gpu", "gpu_count", "gpu_memory", "mig", "driver", "host", "system", "pool", "workload", "definitions"),
+)
 
 
 class Fact(BaseModel):
@@ -18,6 +33,9 @@ class Fact(BaseModel):
 
     value: str
     source: Literal["live", "configured", "declared", "unknown"]
+
+
+UNKNOWN: Final = Fact(value="unknown", source="unknown")
 
 
 class Identity(BaseModel):
@@ -43,3 +61,15 @@ class Identity(BaseModel):
             if name in facts:
                 return facts[name].value
         return "unknown"
+
+    def facts(self, kind: FactClass) -> Mapping[str, Fact]:
+        """The facts of one class."""
+        return {"input": self.input, "environment": self.environment, "consequence": self.consequence}[kind]
+
+
+def fact_class(name: str) -> FactClass | None:
+    """The class of an input or environment fact called ``name``; None where there is no such fact."""
+    outer, dot, inner = name.partition(".")
+    if name in INPUTS or (outer in ("args", "env") and (bool(inner) or not dot)):
+        return "input"
+    return "environment" if name in ENVIRONMENT else None

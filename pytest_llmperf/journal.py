@@ -10,13 +10,16 @@ import fcntl
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import final
 
 from pytest_llmperf.errors import InfraError, LlmperfError
 from pytest_llmperf.reports.jsonfile import REPORT_NAME, is_report, read_report, write_report
+from pytest_llmperf.reports.markdown import MARKDOWN_NAME, SIGNATURE
+from pytest_llmperf.reports.markdown import render as render_markdown
+from pytest_llmperf.reports.wholefile import write_whole
 from pytest_llmperf.result import CampaignReport, RunReport, TestReport
 
 __all__ = ["Journal"]
@@ -26,14 +29,15 @@ __all__ = ["Journal"]
 class Journal:
     """Writes the report of one run into one folder, which no other run may use meanwhile."""
 
-    def __init__(self, folder: Path, lock: int) -> None:
+    def __init__(self, folder: Path, lock: int, prices: Mapping[str, float]) -> None:
         self.path = folder / REPORT_NAME
+        self._prices = dict(prices)
         self._lock = lock
         self._created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
     @classmethod
-    def begin(cls, folder: Path) -> Journal:
-        """Take the folder; the files of the report that lies there go.
+    def begin(cls, folder: Path, prices: Mapping[str, float] | None = None) -> Journal:
+        """Take the folder; the files of the report that lies there go. ``prices``: GPU name → USD per hour.
 
         Raises InfraError where it cannot be written or another run holds it.
         """
@@ -47,7 +51,11 @@ class Journal:
         except OSError:
             os.close(lock)
             raise InfraError(f"another run writes its report to {folder}; give this one --llmperf-report DIR") from None
-        journal = cls(folder, lock)
+        journal = cls(folder, lock, prices or {})
+        summary = folder / MARKDOWN_NAME
+        if summary.exists() and not _is_ours(summary):
+            journal.end()
+            raise InfraError(f"{summary} is no report of ours: move it, or give --llmperf-report DIR")
         if not journal.path.exists():
             return journal
         try:
@@ -76,17 +84,27 @@ class Journal:
             created=self._created,
             partial=partial,
             environment=_environment(),
+            prices=self._prices,
             campaigns=tuple(campaigns),
             tests=tuple(tests),
         )
         try:
             write_report(self.path, report)
+            write_whole(self.path.with_name(MARKDOWN_NAME), render_markdown(report))
         except OSError as error:
             raise InfraError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def end(self) -> None:
         """Let the folder go."""
         os.close(self._lock)
+
+
+def _is_ours(summary: Path) -> bool:
+    try:
+        with summary.open(encoding="utf-8", errors="replace") as file:
+            return file.readline().rstrip() == SIGNATURE
+    except OSError:
+        return False
 
 
 def _files_of(report: RunReport) -> list[str]:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
+from pytest_llmperf.comparing import add_comparison_options, read_terms
+
 if TYPE_CHECKING:
+    from pytest_llmperf.campaign.terms import Terms
     from pytest_llmperf.settings import Overrides, Settings
 
 __all__ = ["RunOptions", "add_options", "enabled", "is_controller", "read_options", "refuse_shared_workers"]
@@ -27,8 +30,14 @@ class RunOptions:
     replays: int | None
     """From the command line; wins over markers. The file's value is ``settings.replays``."""
     report_dir: Path
+    benchmark_json: Path | None
+    """Where the results go in the form of pytest-benchmark."""
     undecided: str
     dry_run: bool
+    terms: Terms
+    """How tests are compared."""
+    store: str | Path
+    """Of baselines."""
     worker: str
     """Name of this xdist worker; empty without xdist."""
     gpus: tuple[int, ...]
@@ -57,6 +66,10 @@ def add_options(parser: pytest.Parser) -> None:
         help="processes that send the load (default auto: one for every 50,000 tokens/s planned)",
     )
     group.addoption("--llmperf-report", metavar="DIR", help="where the report goes (default: llmperf-report)")
+    add_comparison_options(group)
+    group.addoption(
+        "--llmperf-benchmark-json", metavar="FILE", help="write the results in the form of pytest-benchmark's JSON"
+    )
     group.addoption(
         "--llmperf-undecided",
         choices=("warn", "fail"),
@@ -110,11 +123,35 @@ def read_options(config: pytest.Config) -> RunOptions:
         clients=clients,
         replays=replays,
         report_dir=base / report_dir / worker if worker else base / report_dir,
+        benchmark_json=_benchmark_json(config, settings),
         undecided=config.getoption("llmperf_undecided") or settings.undecided,
         dry_run=bool(config.getoption("llmperf_dry_run")),
+        terms=read_terms(config, settings),
+        store=_store(config, settings),
         worker=worker,
         gpus=settings.workers[worker].gpus if worker in settings.workers else (),
     )
+
+
+def _store(config: pytest.Config, settings: Settings) -> str | Path:
+    """A URL as it stands; a folder relative to where the option was given, or to the configuration file."""
+    written = config.getoption("llmperf_baselines")
+    location = written or settings.baselines
+    base = config.invocation_params.dir if written else config.rootpath
+    return location if "://" in location else base / location
+
+
+def _benchmark_json(config: pytest.Config, settings: Settings) -> Path | None:
+    from pytest_llmperf.errors import ConfigError
+
+    written = config.getoption("llmperf_benchmark_json")
+    base = config.invocation_params.dir if written is not None else config.rootpath
+    if (name := written if written is not None else settings.benchmark_json) is None:
+        return None
+    if not name or (base / name).is_dir():
+        where = "--llmperf-benchmark-json" if written is not None else settings.source
+        raise ConfigError(where, "" if written is not None else "benchmark_json", f"{name!r} is not the name of a file")
+    return base / name
 
 
 def refuse_shared_workers(config: pytest.Config, settings: Settings) -> None:

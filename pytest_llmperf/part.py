@@ -7,14 +7,15 @@ from typing import Final, Literal, NoReturn, final
 
 import pytest
 
-from pytest_llmperf.campaign import Campaign
+from pytest_llmperf.campaign.campaign import Campaign
 from pytest_llmperf.errors import InfraError, LlmperfError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.reports.terminal import failure_message
+from pytest_llmperf.reports.failure import failure_message
+from pytest_llmperf.reports.junit import properties
 from pytest_llmperf.result import Result, TestReport, VerdictName
 from pytest_llmperf.stored import check_report, public_plan
 
@@ -66,7 +67,7 @@ class TestPart:
         if self._options.worker and self.campaign.shared_by_workers:
             self._raise(f"server {self.plan.server.name} is not a GPU of this worker's own: run with -n0", "other")
         try:
-            self.campaign.ready()
+            self.campaign.prepare()
         except LlmperfError as error:
             self._fail(error)
 
@@ -139,24 +140,25 @@ class TestPart:
             self.outcome, self.message = "passed", None
 
     def properties(self) -> list[tuple[str, object]]:
-        """The main figures as JUnit properties, in base units."""
-        assert self._result is not None
-        return [
-            (f"llmperf_{name}", found.value) for name, found in self._result.metrics.items() if found.value is not None
-        ]
+        """What JUnit is told beside the outcome."""
+        return properties(self.report(0.0))
 
     def report(self, duration_s: float) -> TestReport:
         result, verdict = self._result, self._verdict
+        judgement, comparisons = self.campaign.comparison(self.plan)
         return TestReport(
             nodeid=self.plan.nodeid,
             verdict=verdict.name if verdict is not None else self._no_verdict(),
             outcome=self.outcome,
             duration_s=duration_s,
             plan=public_plan(self.plan),
-            identity=self.campaign.identity,
+            identity=self.campaign.identity(self.plan),
             metrics=result.metrics if result is not None else {},
             trials=self.campaign.trial_reports(self.plan),
             slas=tuple(check_report(check) for check in verdict.checks) if verdict is not None else (),
+            judgement=judgement,
+            comparisons=comparisons,
+            notes=self.campaign.notes(self.plan),
             message=self.message,
         )
 
@@ -164,7 +166,8 @@ class TestPart:
         self.error = error
         if isinstance(error, InfraError):
             self._raise(f"{INFRA_PREFIX}{error}", "infra")
-        self._raise(str(error), "other")
+        launch = "FAIL: launch: the candidate twice failed to start, and the baseline starts\n"
+        self._raise(f"{launch if self.campaign.failed_to_start(self.plan) else ''}{error}", "other")
 
     def _raise(self, message: str, kind: FailureKind) -> NoReturn:
         """Fail the test with the message alone: a traceback through this package helps nobody."""
@@ -173,4 +176,6 @@ class TestPart:
         raise failure from None
 
     def _no_verdict(self) -> VerdictName:
+        if self.campaign.failed_to_start(self.plan):
+            return "FAIL"
         return "INFRA" if isinstance(self.error, InfraError) else "NOT_RUN"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -20,14 +22,17 @@ __all__ = [
     "Clients",
     "DataFile",
     "Empirical",
+    "Expectation",
     "Fixed",
     "Lengths",
     "Linear",
     "LoadProfile",
     "Lognormal",
     "Normal",
+    "Operator",
     "Part",
     "Plan",
+    "Regression",
     "ServerSpec",
     "SharedPrefix",
     "Sla",
@@ -35,6 +40,7 @@ __all__ = [
     "Steps",
     "Think",
     "TimeLimits",
+    "ToleratedChange",
     "Uniform",
     "Workload",
 ]
@@ -80,8 +86,48 @@ class Slo(Frozen):
     """Family name (``ttft``, ``tpot``, ``e2e`` …) → ceiling."""
 
 
-LAUNCH_ONLY = ("extra_args", "env", "port")
+Operator = Literal[">", ">=", "<", "<=", "==", "!="]
+
+
+class Expectation(Frozen):
+    """What a run must show, else its test has not exercised what it is meant to and is INVALID."""
+
+    metric: str
+    operator: Operator
+    limit: float
+    """In the metric's base unit."""
+    written: str
+    """All of it, e.g. ``prefix_hit_rate > 0.5``."""
+
+
+class ToleratedChange(Frozen):
+    """How much worse than its baseline one metric may be: ratios, 0.03 is 3 %.
+
+    These are what ``Tolerance.between`` takes. A plain tolerance T has the limit 2T, and half of it on the log scale as
+    its floor: √(1 + 2T) - 1, about T.
+    """
+
+    floor: float = Field(gt=0, le=1)
+    """An estimate below it is never called a regression."""
+    limit: float = Field(gt=0, le=2)
+    """A change is tolerated where it is shown to lie below."""
+    written: str
+
+
+class Regression(Frozen):
+    """A comparison with a baseline, as a test asks for it; empty: with the defaults."""
+
+    tolerances: dict[str, ToleratedChange] = Field(default_factory=dict)
+    """By metric, in place of the metric's own."""
+    metrics: tuple[str, ...] | None = None
+    """The whole gated family; None: the default one and whatever has a tolerance."""
+
+
+LAUNCH_ONLY = ("version", "image", "image_template", "executable", "extra_args", "env", "port")
 """Fields of a server that only a launch can apply."""
+
+_PLACE: Final = "{version}"
+_VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,99}\Z")
 
 
 class ServerSpec(Frozen):
@@ -100,6 +146,15 @@ class ServerSpec(Frozen):
     """Certificates to trust besides the system's, for https URLs."""
     tokenizer: Path | None = None
     """``tokenizer.json`` of the model: counts whole texts, to check the server's counts or to stand in for them."""
+    version: str | None = None
+    """Of the engine. It is installed where need be; None: what is installed already, or what ``executable`` is."""
+    image: str | None = None
+    image_template: str | None = None
+    """An image with ``{version}`` in it."""
+    executable: str | None = None
+    """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_model_len: int | None = Field(default=None, ge=1)
     enable_prefix_caching: bool | None = None
@@ -112,6 +167,28 @@ class ServerSpec(Frozen):
     """None: a free port."""
     startup_timeout: Seconds = 900.0
     limits: TimeLimits = TimeLimits()
+    identity: dict[str, str] = Field(default_factory=dict)
+    """What the server cannot tell about itself, as the user knows it: ``quantization``, ``gpu``, ``driver`` …"""
+
+    @field_validator("identity", mode="before")
+    @classmethod
+    def _declared(cls, table: object) -> object:
+        """Values as text, as the server would state them."""
+        if not isinstance(table, Mapping):
+            return table
+        for name, value in table.items():
+            if not isinstance(value, str | int | float) or value == "":
+                raise ValueError(f"{name} = {value!r} is neither text nor a number")
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value).strip() for name, value in table.items()
+        }
+
+    @field_validator("version")
+    @classmethod
+    def _is_version(cls, version: str | None) -> str | None:
+        if version is not None and not _VERSION.match(version):
+            raise ValueError(f"{version!r} is not a version; write e.g. '0.33.0'")
+        return version
 
     @field_validator("url")
     @classmethod
@@ -142,11 +219,39 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        known = sorted(name for name in self.identity if name.partition(".")[0] in ("args", "env"))
+        if known and self.url is None:
+            raise ValueError(f"identity.{known[0]} is known of a server that is started here; leave it out")
+        given = [name for name in ("image", "image_template", "executable") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} both say what to run; keep one of them")
+        for name in given:
+            _require_placed(name, getattr(self, name), self.version)
         return self
 
     @property
     def targeted(self) -> bool:
         return self.url is not None
+
+    @property
+    def program(self) -> str | None:
+        """``executable`` with the version in its place."""
+        return None if self.executable is None else self.executable.replace(_PLACE, self.version or "")
+
+
+def _require_placed(name: str, written: str, version: str | None) -> None:
+    """Raise ValueError where ``{version}`` and ``version`` do not go together."""
+    if re.search(r"[{}]", written.replace(_PLACE, "")):
+        raise ValueError(f"{name} = {written!r} may hold {_PLACE} and no other braces")
+    placed = _PLACE in written
+    if name == "image" and placed:
+        raise ValueError(f"image = {written!r} is one image; with {_PLACE} it is an image_template")
+    if placed and version is None:
+        raise ValueError(f"{name} = {written!r} needs version")
+    if not placed and (version is not None or name == "image_template"):
+        raise ValueError(f"{name} = {written!r} is the same for every version; write {_PLACE} into it" + (
+            "" if name == "image_template" else ", or leave out version"
+        ))  # fmt: skip
 
 
 class Plan(Frozen):
@@ -158,8 +263,23 @@ class Plan(Frozen):
     load: LoadProfile
     slas: tuple[Sla, ...] = ()
     slo: Slo | None = None
-    replays: int = Field(default=1, ge=1, le=100)
+    regression: Regression | None = None
+    """None: the test itself asks for no comparison."""
+    expects: tuple[Expectation, ...] = ()
+    replays: int | None = Field(default=None, ge=1, le=100)
+    """Of the load, per launch; None: one, or what a comparison needs."""
     seed: int = 0
     clients: Clients = "auto"
     notes: tuple[str, ...] = ()
     """What qualifies the load from the start: a cap, constant lengths, rows of a trace that were left out."""
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """Metrics that have a check of their own, whatever the comparison says."""
+        return tuple(dict.fromkeys((*(sla.metric for sla in self.slas), *(each.metric for each in self.expects))))
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every metric that the test names, and that therefore must be measured."""
+        compared = self.regression or Regression()
+        return tuple(dict.fromkeys((*self.limited, *compared.tolerances, *(compared.metrics or ()))))

@@ -1,20 +1,27 @@
-"""pytest hooks. Without ``--llmperf`` nothing but this module, ``options`` and ``fixtures`` is ever imported."""
+"""pytest hooks. Without ``--llmperf`` nothing but this module, ``options``, ``fixtures`` and, where there are suites,
+``suite`` is ever imported."""
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from pytest_llmperf import options
 from pytest_llmperf.fixtures import SKIPPED, llmperf, llmperf_server
 
+if TYPE_CHECKING:
+    from pytest_llmperf.suite import SuiteFile
+
 __all__ = ["llmperf", "llmperf_server"]
 
 MARKERS: Final = (
     "llmperf(workload, concurrency | request_rate, requests | duration, ...): drive a load and measure the server",
     "sla(ttft_p95='500 ms', output_throughput='3000 tok/s', ..., confidence=None): absolute limits on metrics",
+    "regression(ttft_p50='3 %', ..., metrics=None): compare with a baseline; tolerated changes, gated metrics",
 )
+SUITE_SUFFIX: Final = ".llmperf.toml"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_llmperf.session import register
 
         register(config)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
+    if not file_path.name.endswith(SUITE_SUFFIX):
+        return None
+    from pytest_llmperf.suite import SuiteFile
+
+    return SuiteFile.from_parent(parent, path=file_path)
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
@@ -131,6 +132,8 @@ class TrialReport(_Stored):
     slowest: tuple[SlowRequest, ...] = ()
     records: str | None = None
     """Path of the requests' records, relative to the report."""
+    discarded: str | None = None
+    """Why it counts for nothing although it was measured; None where it counts."""
     wall_start: float
     """Unix time of ``monotonic_start_ns``, for correlation only."""
     monotonic_start_ns: int
@@ -141,6 +144,15 @@ class LaunchReport(_Stored):
     """One server process, or one connection to a server that was already running."""
 
     index: int
+    arm: Literal["baseline", "candidate"] = "candidate"
+    block: int | None = None
+    """Interleaved launches: the block of two, one per arm."""
+    priming: bool = False
+    """Unjudged, to warm what a first start of a configuration has to make."""
+    lifetime_s: float | None = None
+    """From the start to the end of the server (of a running server: of our connection)."""
+    gpus: int = 0
+    """That it was given; times ``lifetime_s`` they are what it cost."""
     command: tuple[str, ...] | None
     """Secrets replaced; None for a targeted server."""
     url: str
@@ -156,9 +168,12 @@ class CampaignReport(_Stored):
     """All selected tests of one server specification, and the launches that they shared."""
 
     server: str
+    mode: Literal["sla", "stored", "interleaved", "screened", "targeted", "pair", "refresh"] = "sla"
     salt: str
-    """Made anew for each run; with a test's node id, launch, replay and seed it gives the texts that were sent."""
+    """Made anew for each run; with a test's node id, block, replay and seed it gives the texts that were sent."""
     identity: Identity | None
+    """Of the candidate."""
+    baseline_identity: Identity | None = None
     launches: tuple[LaunchReport, ...]
     tests: tuple[str, ...]
 
@@ -166,7 +181,7 @@ class CampaignReport(_Stored):
 class CheckReport(_Stored):
     """One thing that was judged."""
 
-    kind: Literal["sla", "errors", "validity"]
+    kind: Literal["sla", "errors", "validity", "expects"]
     metric: str
     verdict: VerdictName
     value: float | None
@@ -186,7 +201,7 @@ class CheckReport(_Stored):
     launches_shown: int | None = None
     """Launches that show what ``verdict`` says (undecided: that show the limit met)."""
     written: str | None = None
-    """The limit as the user wrote it."""
+    """The limit as the user wrote it; of ``expects`` metric and operator too."""
     reason: str
 
 
@@ -203,6 +218,8 @@ class Result(_Stored):
     ok: int
     failed: int
     cut: int
+    baseline: dict[str, MetricReport] | None = None
+    """The same metrics of the other arm, where both ran."""
 
     def __repr__(self) -> str:
         """Short: pytest prints it beside a failed assertion."""
@@ -237,9 +254,19 @@ class TestReport(_Stored):
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
     trials: tuple[TrialReport, ...] = ()
     slas: tuple[CheckReport, ...] = ()
-    comparisons: tuple[dict[str, Any], ...] = ()
+    judgement: JudgementReport | None = None
+    """None where no comparison was asked for."""
+    comparisons: tuple[ComparisonReport, ...] = ()
     findings: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was done besides, e.g. the baseline that was refreshed, old and new."""
     message: str | None = None
+
+    @property
+    def counted(self) -> tuple[TrialReport, ...]:
+        """The trials behind ``metrics``: the candidate's, without the discarded; where none is left, all."""
+        own = tuple(each for each in self.trials if each.arm == "candidate" and each.discarded is None)
+        return own or self.trials
 
 
 class RunReport(_Stored):
@@ -252,5 +279,7 @@ class RunReport(_Stored):
     partial: bool
     """True while the run lasts, and for good where it was interrupted or killed."""
     environment: dict[str, str]
+    prices: dict[str, float] = Field(default_factory=dict)
+    """GPU name → USD per hour of one, as the configuration had them."""
     campaigns: tuple[CampaignReport, ...] = ()
     tests: tuple[TestReport, ...] = ()

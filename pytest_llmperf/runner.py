@@ -6,7 +6,7 @@ plan → arrivals → prompts → requests → load, with telemetry beside it �
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from hashlib import blake2b
@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, final
 
-from pytest_llmperf.catalog import METRICS
 from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.gate import Verdict
@@ -26,7 +25,8 @@ from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
 from pytest_llmperf.load.texts import Prompt, conversation, prompt_of
-from pytest_llmperf.metrics import MEASURED, LoadFacts, assess, measure
+from pytest_llmperf.measured import metrics_of
+from pytest_llmperf.metrics import LoadFacts, assess
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records
 from pytest_llmperf.records import Phase, Telemetry, Trial
@@ -37,7 +37,7 @@ from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
 from pytest_llmperf.telemetry.recorder import record
 
-__all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "metrics_of", "planned", "run_replay", "store_trial"]
+__all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
 LOOK_S: Final = 0.1
 LOOKED_AT: Final = 10_000
@@ -137,31 +137,6 @@ def run_replay(
     return trial
 
 
-def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) -> dict[str, MetricValue]:
-    """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
-    wanted = dict.fromkeys((*MEASURED, *(sla.metric for sla in plan.slas)))
-    found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
-    found |= _launches_apart(plan, trials, found)
-    if ready_s:
-        entry = METRICS["time_to_ready"]
-        found[entry.name] = MetricValue(entry, sum(ready_s) / len(ready_s), len(ready_s))
-    return found
-
-
-def _launches_apart(
-    plan: Plan, trials: Sequence[Trial], found: dict[str, MetricValue]
-) -> Iterator[tuple[str, MetricValue]]:
-    """The values of each launch apart, for the limits that every launch has to show on its own."""
-    launches = dict.fromkeys(trial.launch for trial in trials)
-    strict = dict.fromkeys(sla.metric for sla in plan.slas if sla.confidence is not None)
-    if len(launches) < 2 or not strict:
-        return
-    apart = [measure([trial for trial in trials if trial.launch == launch], None, strict) for launch in launches]
-    for name in strict:
-        if found[name].values is not None:
-            yield name, replace(found[name], by_launch=tuple(one[name].values or () for one in apart))
-
-
 def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
     """Write the trial's records below ``report_dir`` and give its summary."""
     path = Path("records") / f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
@@ -176,7 +151,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
-        asked=tuple(sla.metric for sla in plan.slas),
+        asked=plan.limited,
     )
     return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), path.as_posix())
 
@@ -184,7 +159,8 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:
     """The verdict on a finished measurement."""
     invalid = dict.fromkeys(reason for trial in result.trials for reason in trial.validity.reasons)
-    return judge_checks(plan.slas, measured, invalid=tuple(invalid), ok=result.ok, failed=result.failed)
+    reasons = tuple(invalid)
+    return judge_checks(plan.slas, measured, invalid=reasons, ok=result.ok, failed=result.failed, expects=plan.expects)
 
 
 def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> Iterator[PreparedRequest]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import SuiteError, UsageError
 from pytest_llmperf.markers import read_plan
 from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
@@ -21,6 +21,9 @@ def read_plans(items: Sequence[pytest.Item], run_options: RunOptions) -> dict[st
     for item in items:
         try:
             plan = read_plan(item, run_options)
+        except SuiteError as error:
+            faults.setdefault(str(error), [])  # says itself where it stands
+            continue
         except UsageError as error:
             faults.setdefault(str(error), []).append(item.nodeid)
             continue
@@ -30,13 +33,13 @@ def read_plans(items: Sequence[pytest.Item], run_options: RunOptions) -> dict[st
             faults.setdefault("is selected twice; a performance test can run once per session", []).append(item.nodeid)
         plans[item.nodeid] = plan
     if faults:
-        raise pytest.UsageError(*(f"{_names(nodeids)}: {fault}" for fault, nodeids in faults.items()))
+        raise pytest.UsageError(*(f"{_names(nodeids)}{fault}" for fault, nodeids in faults.items()))
     return plans
 
 
 def _names(nodeids: Sequence[str]) -> str:
     more = f" (and {len(nodeids) - 1} more)" if len(nodeids) > 1 else ""
-    return f"{nodeids[0]}{more}"
+    return f"{nodeids[0]}{more}: " if nodeids else ""
 
 
 def bring_together(items: list[pytest.Item], campaigns: Sequence[Sequence[str]]) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
 import pytest
 
 from pytest_llmperf import options
-from pytest_llmperf.campaign import Campaign, group
-from pytest_llmperf.errors import InfraError, UsageError
+from pytest_llmperf.benchmark_rows import BenchmarkRows, refuse_benchmark_only
+from pytest_llmperf.campaign.assembly import Assembly
+from pytest_llmperf.campaign.campaign import Campaign, group
+from pytest_llmperf.drawing import around_drawing
+from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.journal import Journal
 from pytest_llmperf.options import RunOptions, is_controller
 from pytest_llmperf.part import UNDECIDED, TestPart
 from pytest_llmperf.reports.progress import ProgressDisplay
 from pytest_llmperf.reports.schedule import describe_campaign
-from pytest_llmperf.reports.terminal import render
-from pytest_llmperf.result import TestReport
+from pytest_llmperf.reports.terminal import render, render_summary
+from pytest_llmperf.result import RunReport, TestReport
 from pytest_llmperf.selection import bring_together, read_plans
 from pytest_llmperf.signals import interrupt_on_sigterm
 from pytest_llmperf.stored import public_plan
@@ -45,8 +48,12 @@ def register(config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     options.refuse_shared_workers(config, run_options.settings)
+    refuse_benchmark_only(config)
     session = LlmperfSession(config, run_options)
     config.stash[SESSION] = session
+    if not run_options.worker and not run_options.dry_run:
+        rows = BenchmarkRows(config, session.reports, run_options.benchmark_json)
+        config.pluginmanager.register(rows, "llmperf-benchmark-rows")
     config.pluginmanager.register(session, "llmperf-session")
 
 
@@ -61,7 +68,7 @@ class LlmperfSession:
     def __init__(self, config: pytest.Config, run_options: RunOptions) -> None:
         self._config = config
         self._options = run_options
-        self._progress = ProgressDisplay(_around_drawing(config))
+        self._progress = ProgressDisplay(around_drawing(config))
         self._campaigns: list[Campaign] = []
         self._active: Campaign | None = None
         self._parts: dict[str, TestPart] = {}
@@ -69,8 +76,15 @@ class LlmperfSession:
         self._failure_kinds: set[str] = set()
         self._journal: Journal | None = None
         self._journal_error: str | None = None
+        self._warnings: list[str] = []
+        """Of the store of baselines: what was set aside."""
         self._ended = False
+        self._began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._restore_signal: Callable[[], None] = lambda: None
+
+    def reports(self) -> list[TestReport]:
+        """Of the tests that have ended, those of this run's workers included."""
+        return [*self._reports.values(), *(test for _, report in self._of_workers() for test in report.tests)]
 
     def part(self, item: pytest.Item) -> TestPart:
         """The part of ``item``, its server live. Fails the test with one message where that cannot be."""
@@ -85,13 +99,22 @@ class LlmperfSession:
         part.prepare()
         return part
 
+    def _assembly(self) -> Assembly:
+        told = self._options
+        return Assembly(
+            told.settings, told.overrides, told.terms, told.store, self._config.rootpath, self._warnings.append
+        )
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Here, not in ``pytest_collection_modifyitems``: whatever deselects (``-k``, ``--lf`` ...) has done so."""
         plans = read_plans(session.items, self._options)
         members = group(list(plans.values()))
         bring_together(session.items, [[plan.nodeid for plan in campaign] for campaign in members])
-        self._campaigns = [Campaign(campaign, self._options.report_dir, self._progress) for campaign in members]
+        try:
+            self._campaigns = self._assembly().campaigns(list(plans.values()), self._options.report_dir, self._progress)
+        except LlmperfError as error:
+            raise pytest.UsageError(str(error)) from None
         for campaign in self._campaigns:
             for plan in campaign.plans:
                 self._parts[plan.nodeid] = TestPart(plan, campaign, self._options)
@@ -103,8 +126,10 @@ class LlmperfSession:
         if not self._campaigns:
             return ["llmperf: no performance test is selected"]
         last = Journal.last_report(self._options.report_dir)
-        shown = [[public_plan(plan) for plan in campaign.plans] for campaign in self._campaigns]
-        return [line for plans in shown for line in describe_campaign(plans, last)]
+        lines = []
+        for campaign in self._campaigns:
+            lines += describe_campaign([public_plan(plan) for plan in campaign.plans], last, campaign.forecast())
+        return lines
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -113,7 +138,7 @@ class LlmperfSession:
         if self._campaigns and not session.config.option.collectonly:
             self._restore_signal = interrupt_on_sigterm()
             try:
-                self._journal = Journal.begin(self._options.report_dir)
+                self._journal = Journal.begin(self._options.report_dir, self._options.settings.prices)
             except InfraError as error:
                 raise pytest.UsageError(str(error)) from None
             self._write_report(partial=True)
@@ -204,6 +229,8 @@ class LlmperfSession:
             self._show_workers(terminalreporter)
             return
         self._show(terminalreporter, list(self._reports.values()), self._journal.path)
+        for warning in dict.fromkeys(self._warnings):
+            terminalreporter.write_line(f"store of baselines: {warning}", yellow=True)
         if self._journal_error is not None:
             terminalreporter.write_line(f"the report is incomplete: {self._journal_error}", red=True)
 
@@ -212,11 +239,16 @@ class LlmperfSession:
 
     def _show_workers(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Under xdist the reports are those of the workers, one folder each."""
+        for folder, report in self._of_workers():
+            self._show(terminalreporter, report.tests, folder / "report.json")
+
+    def _of_workers(self) -> Iterator[tuple[Path, RunReport]]:
+        """The reports that workers of this very run have written, with their folders."""
         for worker in self._options.settings.workers if is_controller(self._config) else ():
             folder = self._options.report_dir / worker
             report = Journal.last_report(folder)
-            if report is not None:
-                self._show(terminalreporter, report.tests, folder / "report.json")
+            if report is not None and report.created >= self._began:
+                yield folder, report
 
     def _show(self, terminalreporter: pytest.TerminalReporter, tests: Sequence[TestReport], path: Path) -> None:
         terminalreporter.section("llmperf", "=")
@@ -226,6 +258,7 @@ class LlmperfSession:
             terminalreporter.write(render(report, width, terminalreporter.hasmarkup) + "\n")
         if len(run) < len(tests):
             terminalreporter.write_line(f"{len(tests) - len(run)} test(s) not run: the run ended before their turn")
+        terminalreporter.write(render_summary(run, width, terminalreporter.hasmarkup))
         terminalreporter.write_line(f"report: {path}")
 
     def _finish(self, part: TestPart, duration: float) -> None:
@@ -261,17 +294,3 @@ class LlmperfSession:
             self._journal.write([campaign.report() for campaign in self._campaigns], reports, partial=partial)
         except InfraError as error:
             self._journal_error = str(error)
-
-
-def _around_drawing(config: pytest.Config) -> Callable[[bool], AbstractContextManager[None]]:
-    """What must surround drawing: capture off, and on demand the cursor on a line of its own."""
-
-    def surround(fresh_line: bool) -> AbstractContextManager[None]:
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        capture = config.pluginmanager.get_plugin("capturemanager")
-        context = capture.global_and_fixture_disabled() if capture is not None else nullcontext()
-        if fresh_line and reporter is not None:
-            reporter.ensure_newline()
-        return context
-
-    return surround

@@ -62,10 +62,13 @@ def test_plugin_without_the_option_imports_nothing_heavy(tmp_path: Path) -> None
         "import sys\n"
         f"def test_plain():\n    assert [name for name in {HEAVY!r} if name in sys.modules] == []\n"
         "    assert 'pytest_llmperf.plugin' in sys.modules\n"
+        "    assert 'pytest_llmperf.suite' in sys.modules\n"
     )
+    (tmp_path / "chat.llmperf.toml").write_text("[tests.chat]\nworkload = 'chat'\nconcurrency = 1\nrequests = 9\n")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:xdist",
          "-p", "no:hypothesispytest", "-p", "no:anyio", str(tmp_path)],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
+    assert "1 passed, 1 skipped" in run.stdout

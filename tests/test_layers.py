@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
-PYTEST_ROOMS = {"plugin", "options", "markers", "fixtures", "session", "selection", "part"}
+PYTEST_ROOMS = {
+    "plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part", "benchmark_rows",
+    "comparing", "drawing",
+}  # fmt: skip
 STEPS = {
-    "catalog", "control", "engines", "errors", "gate", "identity", "inputs", "load", "metrics", "plan", "records",
-    "result", "recordfile", "recount", "server", "settings", "stats", "stored", "telemetry", "units",
+    "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
+    "load", "metrics", "plan", "records", "result", "recordfile", "recount", "server", "settings", "stats", "stored",
+    "telemetry", "units", "variables", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "identity", "plan", "records", "result"},
+    "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
     "errors": set(),
     "units": set(),
     "identity": set(),
@@ -29,7 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "profile": {"fields"},
     "plan": {"catalog", "fields", "lengths", "profile", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
-    "settings": {"errors", "lengths", "plan", "engines", "recount"},
+    "settings": {"catalog", "errors", "fields", "identity", "lengths", "plan", "engines", "recount", "units"},
+    "differences": {"catalog", "identity", "plan"},
+    "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
     "server": {"control", "engines", "plan", "identity", "records", "errors"},
@@ -38,20 +44,35 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "stats", "units", "errors"},
-    "gate": {"stats", "catalog", "plan", "units", "errors"},
-    "result": {"plan", "identity", "stats", "gate"},
+    "asked": set(),
+    "suitefile": {"errors"},
+    "limits": {"catalog", "errors", "plan", "units"},
+    "tolerances": {"errors", "limits", "plan", "stats"},
+    "expectations": {"catalog", "errors", "limits", "plan", "units"},
+    "verdict": {"catalog"},
+    "checks": {"stats", "catalog", "plan", "units", "verdict"},
+    "gate": {"checks", "stats", "catalog", "plan", "units", "errors", "verdict"},
+    "comparisons": {"fields", "verdict"},
+    "result": {"comparisons", "plan", "identity", "stats", "gate"},
+    "baseline": {"catalog", "errors", "fields", "identity", "plan", "stats"},
+    "exchange": {"catalog", "comparisons", "errors", "plan", "result", "stats", "units"},
     "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
     "recordfile": {"records", "errors"},
     "recount": {"records", "errors"},
-    "reports": {"result", "gate", "units", "catalog", "plan", "identity", "errors"},
+    "reports": {"comparisons", "result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},
-    "runner": STEPS,
-    "campaign": STEPS | {"runner"},
-    "cli": {"doctor", "reports", "result", "catalog", "units", "errors", "plan"},
+    "measured": {"catalog", "metrics", "plan", "records", "stats"},
+    "runner": STEPS | {"measured"},
+    "campaign": STEPS | {"checks", "fields", "measured", "runner"},
+    "cli": {
+        "baseline", "catalog", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records", "reports",
+        "result", "settings", "units",
+    },
     **{
         room: {
             "plan", "catalog", "units", "identity", "records", "campaign", "runner", "result", "reports", "errors",
-            "settings", "planning", "journal", "signals", "gate", "stored", *PYTEST_ROOMS,
+            "baseline", "settings", "planning", "journal", "signals", "gate", "stored", "asked", "limits", "tolerances",
+            "expectations", "suitefile", "variables", "exchange", *PYTEST_ROOMS,
         }
         for room in PYTEST_ROOMS
     },
@@ -63,9 +84,12 @@ ONLY_IN: dict[str, set[str]] = {
     "scipy": {"stats"},
     "psutil": {"server", "telemetry"},
     "rich": {"reports", "cli"},
+    "fsspec": {"baseline/urls"},
+    "packaging": {"baseline", "cli"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},
+    "pytest_benchmark": {"benchmark_rows"},
 }
 """Third-party library → rooms or modules that may import it."""
 

@@ -20,6 +20,7 @@ import argparse
 import heapq
 import itertools
 import json
+import random
 import re
 import selectors
 import signal
@@ -396,7 +397,9 @@ class Server:
         else:
             body = json.loads(raw)
             script = read_script(self.default, raw)
-            script = replace(script, n=script.n or wire.max_tokens(body))
+            script = replace(script, n=(script.n or wire.max_tokens(body)) + options.get("longer", 0))
+            if random.random() * 1000 < options.get("fails", 0):
+                script = replace(script, status=500)
             further = MESSAGE_TOKENS * (len(body["messages"]) - 1) if "messages" in body else 0
             prompt_tokens = OVERHEAD_TOKENS + further + round(TOKENS_PER_WORD * len(wire.prompt_of(body).split()))
             answer = wire(script, body, options["model"], prompt_tokens)

@@ -1,4 +1,4 @@
-"""``pytest-llmperf COMMAND``. Exit status: 0 done, 2 wrong usage or a file that cannot be used."""
+"""``pytest-llmperf COMMAND``. Exit status: 0 done, 1 done in part, 2 wrong usage or a file that cannot be used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from pytest_llmperf.cli import baseline as baseline_command
 from pytest_llmperf.cli import doctor as doctor_command
 from pytest_llmperf.cli import help as help_command
 from pytest_llmperf.cli import report as report_command
@@ -18,10 +19,17 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="pytest-llmperf", description="Reports of pytest-llmperf, and its manual.")
+    parser = argparse.ArgumentParser(
+        prog="pytest-llmperf", description="Reports and baselines of pytest-llmperf, and its manual."
+    )
     parser.add_argument("--version", action="version", version=f"pytest-llmperf {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in (("report", report_command), ("doctor", doctor_command), ("help", help_command)):
+    for name, command in (
+        ("report", report_command),
+        ("baseline", baseline_command),
+        ("doctor", doctor_command),
+        ("help", help_command),
+    ):
         command.configure(commands.add_parser(name, help=command.SUMMARY, description=command.SUMMARY))
     try:
         arguments = parser.parse_args(argv)

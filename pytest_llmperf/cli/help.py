@@ -12,7 +12,7 @@ from pytest_llmperf.units import DIMENSIONS
 
 __all__ = ["SUMMARY", "TOPICS", "configure"]
 
-SUMMARY = "explain a topic: metrics, units, records, exit-codes, verdicts"
+SUMMARY = "explain a topic: metrics, units, records, exit-codes, verdicts, gate"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -97,13 +97,15 @@ The first of 2-5, 1, 10, 12 that applies.
 
 pytest-llmperf:
   0   done
-  2   wrong usage, or a file that is missing, unreadable or of an unknown schema"""
+  1   baseline list: a file of the store is refused; baseline prune: nothing removed, as --yes is missing
+  2   wrong usage, or a file that is missing, unreadable or of an unknown schema; baseline promote: refused
+  baseline refresh ends as the pytest run that it starts"""
 
 
 def _verdicts() -> str:
     return """\
 Each check has a verdict; a test shows the strongest of them, in this order:
-  INVALID       the trial cannot be trusted, or the metric was not measured; fails the test
+  INVALID       the trial cannot be trusted, the metric was not measured, or expects= is unmet; fails the test
   CONFOUNDED    more differs than the one declared variable; fails the test
   FAIL          a limit is missed; fails the test
   INCONCLUSIVE  the data cannot decide it, and the check says how many requests would;
@@ -113,10 +115,50 @@ Each check has a verdict; a test shows the strongest of them, in this order:
 Beside them: INFRA, a pytest error for trouble that says nothing about performance, and NOT_RUN."""
 
 
+def _gate() -> str:
+    return """\
+How a regression is told from noise, and why it takes the launches that it takes.
+
+The unit is one launch of the server. Requests of a launch share its memory layout, compiled kernels and clocks; a
+thousand of them say much about that launch and little about the next. So each launch gives one value per metric, over
+all its replays, and a verdict rests on several launches. A percentile needs ten requests beyond it in each launch to be
+gated (p95: 200, p99: 1000); with fewer it is shown, not judged.
+
+A/B (--llmperf-ab) starts both servers in turn, B C, C B, B C: a host that warms up or has a bad minute hits both, and a
+straight drift is taken out. After each block from the second on it is asked whether a regression is shown, then whether
+one is ruled out; else one more block runs, 8 at most. "3 %" means: FAIL needs a change of about 3 % or more that is
+shown, PASS needs a change of 6 % or more ruled out. In between no honest answer exists, and none is given.
+
+A stored baseline was measured on another day. What the day did to all launches together no number of new ones averages
+out. So it can acquit (PASS: it fits in with what several days gave), and convicts only of the gross: every launch
+beyond the whole limit. All else is INCONCLUSIVE, with the A/B command that decides it. Three sessions on different days
+are worth more than many launches on one; a baseline of one session rarely acquits. A live server (--llmperf-url) is one
+launch, perhaps an unlucky one: it is acquitted or left open, never convicted.
+
+What each guard is for:
+  runner's noise    two blocks cannot know their own noise; that of earlier jobs on this runner counts in (at most as
+                    much as four degrees of freedom, so a stale memory cannot mislead). None yet: cautious figures
+  job noise         a job noisier than its runner usually is widens every interval; from twice the variance on p-values
+                    double as well
+  outlier blocks    from four blocks on, up to a quarter that something outside the server upset are left out, and named
+  all metrics       twenty metrics at 1 % each would fail one healthy build in six; the 1 % holds for all metrics and
+                    all looks of a test together
+  smallest effect   a change of half the limit is not called a regression, however certain it is
+  widened limits    a tail too noisy for its limit is ruled out beyond a wider one, which the report prints; never for
+                    ttft_p50, tpot_mean, output_throughput
+  too noisy         when the blocks left could not decide, the run stops and says how many would
+  errors            over 1 % failed requests in two launches is FAIL; a value that is missing never passes
+  continuing        a rerun of an undecided comparison goes on where it ended; starting anew until it passes would cheat
+
+Same servers fail at most 1 test in 100 (usually under 1 in 300). A regression of 5 % on a runner whose launches vary by
+1 % is found in 98 of 100 tests, in 4 to 5 blocks; where they vary by 2 %, in about 60; 10 % is found nearly always."""
+
+
 TOPICS: Final[dict[str, Callable[[], str]]] = {
     "metrics": _metrics,
     "units": _units,
     "records": _records,
     "exit-codes": _exit_codes,
     "verdicts": _verdicts,
+    "gate": _gate,
 }

@@ -8,8 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
+from pytest_llmperf.reports.failure import failure_message
 from pytest_llmperf.reports.jsonfile import json_schema, read_report
-from pytest_llmperf.reports.terminal import failure_message, render
+from pytest_llmperf.reports.markdown import render as render_markdown
+from pytest_llmperf.reports.terminal import render, render_summary
 
 __all__ = ["SUMMARY", "configure"]
 
@@ -29,7 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("llmperf-report"),
         help="report.json or the folder that holds it (default: llmperf-report)",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON, checked against the schema")
+    parser.add_argument(
+        "--format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="text for a terminal (default), markdown as in report.md, or json, checked against the schema",
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of report.json and nothing else")
     parser.set_defaults(run=_run)
 
@@ -39,7 +47,10 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json_schema())
         return 0
     report = read_report(arguments.path)
-    if arguments.json:
+    if arguments.format == "markdown":
+        print(render_markdown(report), end="")
+        return 0
+    if arguments.format == "json":
         print(report.model_dump_json(by_alias=True, indent=1))
         return 0
     width = max(_MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
@@ -53,4 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
             print(failure_message(test, width=width))
         elif test.message:
             print(test.message)
+    print()
+    print(render_summary(report.tests, width, color), end="")
     return 0

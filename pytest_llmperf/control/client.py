@@ -64,7 +64,8 @@ def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
     """POST ``body`` as JSON and return the parsed answer. Raises TargetError for anything but 200 with JSON."""
     response = _answer(client, client.build_request("POST", path, json=dict(body)))
     if response.status_code != httpx.codes.OK:
-        raise TargetError(str(response.url), f"HTTP {response.status_code}: {server_message(response)}")
+        problem = f"HTTP {response.status_code}: {server_message(response)}"
+        raise TargetError(str(response.url), problem, response.status_code)
     try:
         return response.json()
     except (ValueError, RecursionError) as error:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
 
 from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.declared import declare
+from pytest_llmperf.control.host import host_class, system
 from pytest_llmperf.control.probe import documents, list_models
 from pytest_llmperf.engines import Engine
-from pytest_llmperf.engines.engine import CANONICAL, LiveFacts
+from pytest_llmperf.engines.engine import SETTABLE, LiveFacts
+from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
-from pytest_llmperf.identity import Fact, Identity
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.identity import UNKNOWN, Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["file_digest", "host_class", "read_identity"]
+__all__ = ["file_digest", "read_identity"]
 
-UNKNOWN: Final = Fact(value="unknown", source="unknown")
-
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _HASHED_WHOLE: Final = 1 << 30
 _BLOCK: Final = 1 << 20
 _BLOCKS: Final = 64
@@ -42,111 +39,130 @@ def read_identity(
     models: Mapping[str, Any] | None = None,
     model_file: Path | None = None,
     fingerprint: str | None = None,
+    version: str | None = None,
+    environment: Mapping[str, Fact] | None = None,
 ) -> Identity:
     """Ask ``endpoint`` what it is.
 
     ``client`` and ``models`` (the answer of ``/v1/models``) are used where the caller has them; ``model_file`` is
-    the file a launched server was given; ``fingerprint`` the ``system_fingerprint`` of an answer. Raises TargetError
-    where the server doesn't answer.
+    the file a launched server was given; ``fingerprint`` the ``system_fingerprint`` of an answer. ``version`` is that
+    of the installation which was started, for a server that doesn't tell; ``environment`` what the caller knows of
+    this machine (its GPUs, its pool), which is not a targeted server's. Raises TargetError where the server doesn't
+    answer, ConfigError where it contradicts the specification.
     """
     if client is None:
         with open_client(endpoint, ca_file=spec.ca_file) as own:
             return read_identity(
-                endpoint, spec, engine, client=own, models=models, model_file=model_file, fingerprint=fingerprint
+                endpoint,
+                spec,
+                engine,
+                client=own,
+                models=models,
+                model_file=model_file,
+                fingerprint=fingerprint,
+                version=version,
+                environment=environment,
             )
     found = documents(client, engine, list_models(client) if models is None else models)
     live = engine.read_facts(found, endpoint.model)
     consequence = dict(live.consequence)
     if fingerprint:
         consequence["system_fingerprint"] = fingerprint
-    return Identity(
-        input=_inputs(endpoint, spec, engine, live, model_file),
-        environment=_environment(endpoint, spec, engine),
+    identity = Identity(
+        input=_inputs(endpoint, spec, engine, live, model_file, version),
+        environment=_environment(spec, engine, live, environment or {}),
         consequence={name: Fact(value=value, source="live") for name, value in consequence.items()},
     )
+    return declare(identity, spec.identity, f"servers.{spec.name}")
 
 
 def _inputs(
-    endpoint: Endpoint, spec: ServerSpec, engine: Engine, live: LiveFacts, model_file: Path | None
+    endpoint: Endpoint,
+    spec: ServerSpec,
+    engine: Engine,
+    live: LiveFacts,
+    model_file: Path | None,
+    version: str | None,
 ) -> dict[str, Fact]:
     launched = not spec.targeted
-    version = live.version
     facts = {
         "engine": Fact(value=engine.name, source="configured" if launched else "live"),
-        "version": _fact(version),
+        "version": _version(spec, live, version),
         "model": _fact(endpoint.model),
         "model_digest": UNKNOWN,
-        "quantization": _fact(live.quantization),
     }
     if not launched and not engine.owned_by:
         facts["engine"] = Fact(value=engine.name, source="declared")
-    if version is None and launched and engine.launch_version is not None:
-        known = engine.launch_version()
-        facts["version"] = Fact(value=known, source="configured") if known else UNKNOWN
     if model_file is not None:
         facts["model_digest"] = Fact(value=file_digest(model_file), source="configured")
-    for name in CANONICAL:
-        if name in engine.parameters or not launched:
-            facts[name] = _parameter(name, spec, engine, live)
-    if launched:
-        facts["args"] = Fact(value=" ".join(redact(spec.extra_args)) or "none", source="configured")
-        for name, value in sorted(spec.env.items()):
-            shown = HIDDEN if secret_name(name) else redact([value])[0]
-            facts[f"env.{name}"] = Fact(value=shown, source="configured")
-    else:
-        facts["args"] = UNKNOWN
+    image = spec.image or (spec.image_template or "").replace("{version}", spec.version or "")
+    # The template as it is written: its place differs from host to host less than that of one version does.
+    for name, value in (("image", image), ("executable", spec.executable)):
+        if value:
+            facts[name] = Fact(value=value, source="configured")
+    told = {**live.parameters, **({"quantization": live.quantization} if live.quantization else {})}
+    for name in SETTABLE:
+        if name in (engine.parameters or SETTABLE) or name in told or getattr(spec, name) is not None:
+            facts[name] = _parameter(name, spec, engine, told)
+    if not launched:
+        return {**facts, "args": UNKNOWN, "env": UNKNOWN}
+    for flag, value in flags_of(redact(spec.extra_args)).items():
+        facts[f"args.{flag}"] = Fact(value=value, source="configured")
+    for name, value in sorted(spec.env.items()):
+        shown = HIDDEN if secret_name(name) else redact([value])[0]
+        facts[f"env.{name}"] = Fact(value=shown, source="configured")
     return facts
 
 
-def _parameter(name: str, spec: ServerSpec, engine: Engine, live: LiveFacts) -> Fact:
-    """One canonical parameter.
+def _version(spec: ServerSpec, live: LiveFacts, installed: str | None) -> Fact:
+    """What the server says, else what was installed; a local part (``+cu130``) may be left out of the wish."""
+    found = live.version or installed
+    if spec.version is not None and found is not None and spec.version not in (found, found.partition("+")[0]):
+        problem = f"{spec.version!r} was asked for, but what was started is {found!r}"
+        raise ConfigError(f"servers.{spec.name}", "version", problem)
+    if live.version is None and installed:
+        return Fact(value=installed, source="configured")
+    return _fact(live.version)
+
+
+def _parameter(name: str, spec: ServerSpec, engine: Engine, told: Mapping[str, str]) -> Fact:
+    """One parameter.
 
     What was set is an input as it was set; what the server made of it is a consequence. For a server that someone
-    else started, what it says is the best there is, then what the user says about it.
+    else started, what it says is the best there is, then what the user says about it. The quantization that nobody
+    set is the model's, which the server tells.
     """
     set_value = getattr(spec, name)
     written = None if set_value is None else str(set_value).lower()
     if spec.targeted:
-        if name in live.parameters:
-            return Fact(value=live.parameters[name], source="live")
+        if name in told:
+            return Fact(value=told[name], source="live")
         return UNKNOWN if written is None else Fact(value=written, source="declared")
+    if written is None and name == "quantization":
+        return _fact(told.get(name))
     value = written or engine.defaults.get(name)
     return Fact(value=value or "default", source="configured")
 
 
-def _environment(endpoint: Endpoint, spec: ServerSpec, engine: Engine) -> dict[str, Fact]:
-    here = not spec.targeted or endpoint.host in _LOOPBACK
-    on_cpu = engine.cpu and not spec.targeted
+def _environment(spec: ServerSpec, engine: Engine, live: LiveFacts, known: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Where it runs. That of a server that someone else started is theirs to tell, even where its address is ours."""
+    told = {name: Fact(value=value, source="live") for name, value in live.environment.items()}
+    if spec.targeted:
+        return {**dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN), **told}
+    gpu = ("cpu", "1") if engine.cpu else ("unknown", "unknown")
+    source: Literal["configured", "unknown"] = "configured" if engine.cpu else "unknown"
     return {
-        "gpu": Fact(value="cpu", source="configured") if on_cpu else UNKNOWN,
-        "gpu_count": Fact(value="1", source="configured") if on_cpu else UNKNOWN,
-        "host": Fact(value=host_class(), source="live") if here else UNKNOWN,
+        "gpu": Fact(value=gpu[0], source=source),
+        "gpu_count": Fact(value=gpu[1], source=source),
+        "host": Fact(value=host_class(), source="live"),
+        "system": Fact(value=system(), source="live"),
+        **told,
+        **known,
     }
 
 
 def _fact(value: str | None) -> Fact:
     return Fact(value=value, source="live") if value else UNKNOWN
-
-
-@lru_cache(maxsize=1)
-def host_class() -> str:
-    """This machine as far as it matters for speed: CPU model, usable cores, system and architecture."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    return f"{_cpu_model()}, {cores} cores, {platform.system()} {platform.machine()}"
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        if sys.platform == "darwin":
-            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-            shown = subprocess.run(command, capture_output=True, text=True, check=False)
-            if shown.stdout.strip():
-                return shown.stdout.strip()
-    return platform.processor() or "unknown CPU"
 
 
 def file_digest(path: Path) -> str:

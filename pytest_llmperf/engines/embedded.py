@@ -56,7 +56,7 @@ def _find_model(spec: ServerSpec) -> str:
 
 
 def _version() -> str | None:
-    """The wheel's version: the server itself reports ``b0-unknown``."""
+    """The version of the wheel beside us: the server itself reports ``b0-unknown``."""
     try:
         return version("xllamacpp")
     except PackageNotFoundError:
@@ -75,6 +75,7 @@ EMBEDDED: Final = Engine(
     default_port=8080,
     cpu=True,
     command=_command,
+    distribution="xllamacpp",
     find_model=_find_model,
     defaults=_DEFAULTS,
     launch_version=_version,

@@ -1,8 +1,9 @@
 """The process of the embedded engine: ``python -P embedded_server.py --model FILE --alias NAME --port N``.
 
 Run by path and importing nothing of the package: its memory and its start-up time are measured, and are to be the
-server's own. Ends with one line on stderr and an exit code: 2 wrong usage, 3 xllamacpp is missing, 4 the CPU can't
-run it, 5 the model file is unusable, 98 the port is taken. SIGTERM and SIGINT end a serving process with 0.
+server's own. Ends with one line on stderr and an exit code: 2 wrong usage, 3 xllamacpp is missing or not usable,
+4 the CPU can't run it, 5 the model file is unusable, 98 the port is taken. SIGTERM and SIGINT end a serving
+process with 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     if not _port_free(options.host, options.port):
         return _fail(PORT_TAKEN, f"port {options.port} of {options.host} is taken")
     try:
-        server = xllamacpp.Server(_params(xllamacpp, options))
+        params = _params(xllamacpp, options)
+    except AttributeError as error:
+        return _fail(NO_PACKAGE, f"the package xllamacpp is too old or too new for the embedded engine ({error})")
+    try:
+        server = xllamacpp.Server(params)
     except RuntimeError as error:
         # The library gives one text for every cause; what can be told apart is. Its log, written by another thread,
         # has the reason: let that come first.
@@ -80,7 +85,11 @@ def _params(xllamacpp: Any, options: argparse.Namespace) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = str(options.model)
     params.model_alias = {options.alias or options.model.stem}
-    params.hostnames, params.port = [options.host], options.port
+    if hasattr(params, "hostnames"):
+        params.hostnames = [options.host]
+    else:  # before 2026.10
+        params.hostname = options.host
+    params.port = options.port
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_parallel = options.max_num_seqs
     params.n_ctx = options.max_model_len * options.max_num_seqs  # the server divides it among the slots

@@ -12,6 +12,7 @@ from pytest_llmperf.records import Api
 
 __all__ = [
     "CANONICAL",
+    "SETTABLE",
     "Documents",
     "Engine",
     "LiveFacts",
@@ -25,6 +26,9 @@ __all__ = [
 CANONICAL: Final = ("max_num_seqs", "max_model_len", "enable_prefix_caching", "threads")
 """Fields of ``ServerSpec`` that mean the same for every engine that has them."""
 
+SETTABLE: Final = (*CANONICAL, "quantization", "kv_cache_dtype")
+"""Canonical parameters, and what else of a model's numbers a launch can set where the engine has a flag for it."""
+
 Documents = Mapping[str, Any]
 """Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
 
@@ -37,6 +41,8 @@ class LiveFacts:
     quantization: str | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Canonical parameters in effect."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """GPU kind and driver of its own machine."""
     consequence: Mapping[str, str] = field(default_factory=dict)
     """What followed from the inputs: context length, slots, fingerprints …"""
 
@@ -62,12 +68,17 @@ class Engine:
     title: str
     """As people call it, for messages."""
     parameters: Mapping[str, str]
-    """Canonical parameter → the engine's own flag. A parameter that isn't here doesn't exist for the engine."""
+    """Parameter of ``SETTABLE`` → the engine's own flag. A parameter that isn't here doesn't exist for the engine."""
     default_port: int
     cpu: bool
     """True where the model computes on the CPU, so that memory means host RSS."""
     command: Callable[[ServerSpec, int, str], list[str]] | None = None
-    """``(spec, port, model)`` → argv. None: can't be launched here, only targeted by URL."""
+    """``(spec, port, model)`` → argv. None: can't be launched here, only targeted by URL. The first item is the
+    program, which another installation of the engine replaces by its own."""
+    distribution: str | None = None
+    """Name of the engine on the package index. None: its versions can't be installed from there."""
+    program: str = "python"
+    """The program of an environment that ``distribution`` is installed in."""
     find_model: Callable[[ServerSpec], str] = _named_model
     """The model to launch with; may make or check a file. Raises ConfigError or InfraError."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -83,6 +94,9 @@ class Engine:
     """What to fetch for ``read_facts`` besides ``/v1/models``."""
     read_facts: Callable[[Documents, str], LiveFacts] = _no_facts
     """``(documents, model name)`` → facts. Fed with documents, does no I/O; an odd document yields no facts."""
+    cache_env: tuple[str, ...] = ()
+    """Environment variables that name the folders of its compile caches. Every specification gets folders of its own,
+    so that no launch finds what another configuration has compiled."""
     request_extras: Callable[[ServerSpec], dict[str, Any]] = _no_extras
     """Merged into every request body: exact output length, prompt cache."""
     continuous_usage: bool = False
@@ -94,10 +108,10 @@ class Engine:
 
 
 def check_parameters(engine: Engine, spec: ServerSpec) -> None:
-    """Raise ConfigError where ``spec`` sets a canonical parameter that the engine doesn't have."""
-    for name in CANONICAL:
+    """Raise ConfigError where ``spec`` sets a parameter that the engine doesn't have."""
+    for name in SETTABLE:
         if getattr(spec, name) is not None and name not in engine.parameters:
-            has = ", ".join(engine.parameters) or "none of the canonical parameters"
+            has = ", ".join(engine.parameters) or "no parameters of these"
             raise ConfigError(f"servers.{spec.name}", name, f"{engine.title} has no such parameter; it has: {has}")
     if spec.gpus and engine.cpu:
         raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")

@@ -30,6 +30,7 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
                 "max_num_seqs": info.get("max_running_requests"),
                 "max_model_len": length,
                 "enable_prefix_caching": not no_cache if isinstance(no_cache, bool) else None,
+                "kv_cache_dtype": info.get("kv_cache_dtype"),
             }
         ),
         consequence=texts({"max_model_len": length, **{name: info.get(name) for name in _CONSEQUENCES}}),
@@ -43,6 +44,8 @@ SGLANG: Final = Engine(
         "max_num_seqs": "--max-running-requests",
         "max_model_len": "--context-length",
         "enable_prefix_caching": "--disable-radix-cache",
+        "quantization": "--quantization",
+        "kv_cache_dtype": "--kv-cache-dtype",
     },
     default_port=30000,
     cpu=False,

@@ -30,7 +30,12 @@ def read_facts(documents: Documents, _model: str) -> LiveFacts:
 TGI: Final = Engine(
     name="tgi",
     title="TGI",
-    parameters={"max_num_seqs": "--max-concurrent-requests", "max_model_len": "--max-total-tokens"},
+    parameters={
+        "max_num_seqs": "--max-concurrent-requests",
+        "max_model_len": "--max-total-tokens",
+        "quantization": "--quantize",
+        "kv_cache_dtype": "--kv-cache-dtype",
+    },
     default_port=3000,
     cpu=False,
     info_paths=("/info",),

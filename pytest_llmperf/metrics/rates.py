@@ -110,6 +110,7 @@ def rate_values(trials: Sequence[Trial], slo: Mapping[str, float] | None) -> dic
     ]
     failed = sum(record.failed for record in judged)
     found = {
+        "prefix_hit_rate": _hit_rate(judged),
         "output_throughput": _output_rate(output, seconds, any(r.outcome is Outcome.OK for r in judged)),
         "total_throughput": _total_rate(trials, output, seconds),
         "request_throughput": _rate("request_throughput", len(finished), seconds, len(finished)),
@@ -121,6 +122,20 @@ def rate_values(trials: Sequence[Trial], slo: Mapping[str, float] | None) -> dic
         ),
     }
     return found | _goodput(finished, judged, seconds, slo)
+
+
+def _hit_rate(judged: Sequence[RequestRecord]) -> MetricValue:
+    """Cached prompt tokens / prompt tokens of the ok requests whose usage states both."""
+    which = metric("prefix_hit_rate")
+    ok = [record for record in judged if record.outcome is Outcome.OK]
+    known = [(r.cached_tokens, r.prompt_tokens) for r in ok if r.cached_tokens is not None and r.prompt_tokens]
+    if not known:
+        silent = "the server states no cached prompt tokens (vLLM: --enable-prompt-tokens-details)"
+        return MetricValue(which, None, 0, silent if ok else "no request finished well")
+    untold = len(ok) - len(known)
+    note = f"{untold} of {len(ok)} requests have no count of cached prompt tokens" if untold else None
+    share = sum(cached for cached, _ in known) / sum(prompt for _, prompt in known)
+    return MetricValue(which, share, len(known), note, untold=untold / len(ok))
 
 
 def _goodput(

@@ -26,6 +26,7 @@ MEASURED: Final[tuple[str, ...]] = (
     "goodput",
     "goodput_share",
     "error_rate",
+    "prefix_hit_rate",
     "peak_memory",
     "memory_growth",
     "cpu_seconds_per_mtok",

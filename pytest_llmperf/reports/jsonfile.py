@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.reports.wholefile import write_whole
 from pytest_llmperf.result import SCHEMA, RunReport
 
 __all__ = ["REPORT_NAME", "is_report", "json_schema", "read_report", "write_report"]
@@ -24,20 +23,7 @@ def write_report(path: Path, report: RunReport) -> None:
     The folder is made where it is absent. Raises OSError (disk full, no permission); the old file is then
     untouched.
     """
-    text = report.model_dump_json(by_alias=True, indent=1) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes it private; a report is for others to read
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, report.model_dump_json(by_alias=True, indent=1) + "\n")
 
 
 def read_report(path: Path) -> RunReport:

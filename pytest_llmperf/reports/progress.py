@@ -25,6 +25,7 @@ class ProgressDisplay:
         self._drawing: ExitStack | None = None
         self._progress: Progress | None = None
         self._task: TaskID | None = None
+        self._standing = ""
 
     def starting(self, server: str, elapsed_s: float, log_line: str) -> None:
         """A server is starting; ``log_line`` is the last line of its log."""
@@ -32,14 +33,18 @@ class ProgressDisplay:
 
     def loading(self, plan: Plan, replay: int, done: int, total: int | None, in_flight: int, failed: int) -> None:
         """A load is running: ``done`` of ``total`` requests (None: as many as fit the duration)."""
-        which = f" replay {replay + 1}/{plan.replays}" if plan.replays > 1 else ""
+        which = f" replay {replay + 1}/{plan.replays}" if (plan.replays or 1) > 1 else ""
         trouble = f"  {failed} failed" if failed else ""
         self._show(
             plan.nodeid.rpartition("::")[2] + which,
             total,
             done,
-            f"{done} done  {in_flight} in flight{trouble}",
+            f"{done} done  {in_flight} in flight{trouble}  {self._standing}",
         )
+
+    def standing(self, text: str) -> None:
+        """How a comparison stands; shown beside what runs next."""
+        self._standing = text
 
     def idle(self) -> None:
         """Clear the line."""

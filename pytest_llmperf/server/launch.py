@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,14 +15,15 @@ from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
 from pytest_llmperf.control.probe import choose_model, list_models
 from pytest_llmperf.control.target import connect
-from pytest_llmperf.engines import Engine, engine_of, launchable
-from pytest_llmperf.engines.engine import check_parameters
-from pytest_llmperf.errors import ConfigError, InfraError, ServerDiedError, ServerError, ServerStartError
-from pytest_llmperf.identity import Identity
+from pytest_llmperf.engines import Engine, engine_of
+from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, ServerStartError
+from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
+from pytest_llmperf.server.caches import cache_folders
 from pytest_llmperf.server.ports import HOST, free_port, require_free
 from pytest_llmperf.server.process import ServerProcess
+from pytest_llmperf.server.provision import Provisioned, provision
 from pytest_llmperf.server.readiness import Progress, await_answer, await_ready, require_own, start_error
 
 __all__ = ["Launch", "launch"]
@@ -86,31 +88,32 @@ class Launch:
             raise InfraError(f"processes of {self.spec.name} could not be ended: {', '.join(map(str, left))}")
 
 
-def launch(spec: ServerSpec, *, log_dir: Path, on_progress: Progress | None = None) -> Launch:
+def launch(
+    spec: ServerSpec,
+    *,
+    log_dir: Path,
+    on_progress: Progress | None = None,
+    provisioned: Provisioned | None = None,
+    environment: Mapping[str, Fact] | None = None,
+) -> Launch:
     """Start the server of ``spec`` (or connect to it, where it has a URL) and return it when it has answered.
 
-    The log goes to a new file in ``log_dir``. Raises ConfigError for an engine, parameter or model that can't be
-    launched, InfraError for a taken port, ServerStartError where the server does not come up, TargetError for a
-    running server that refuses.
+    The log goes to a new file in ``log_dir``. ``provisioned`` is what ``provision(spec)`` gave (None: it is asked
+    now), ``environment`` what is known of this machine besides its host: GPUs, pool. Raises ConfigError for an engine,
+    parameter or model that can't be launched, InfraError for a taken port, ServerStartError where the server does not
+    come up, TargetError for a running server that refuses.
     """
     if spec.targeted:
         endpoint, identity = connect(spec)
         return Launch(spec, engine_of(spec.model_copy(update={"engine": endpoint.engine})), endpoint, identity)
+    given = provisioned or provision(spec)
     engine = engine_of(spec)
-    command_of = engine.command
-    if command_of is None:
-        problem = f"{engine.title} can't be launched by this version (it can launch: {', '.join(launchable())})"
-        raise ConfigError(f"servers.{spec.name}", "engine", f"{problem}; start it yourself and give its url")
-    check_parameters(engine, spec)
-    model = engine.find_model(spec)
     for attempt in range(1, _ATTEMPTS + 1):
         if spec.port is not None:
             require_free(spec.port)
         port = spec.port or free_port()
         try:
-            return _start(
-                spec, engine, command_of(spec, port, model), port, model, _new_log(spec, log_dir), on_progress
-            )
+            return _start(spec, given, port, _new_log(spec, log_dir), on_progress, environment or {})
         except ServerStartError as error:
             lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
             if lost_port and spec.port is not None:
@@ -122,17 +125,21 @@ def launch(spec: ServerSpec, *, log_dir: Path, on_progress: Progress | None = No
 
 def _start(
     spec: ServerSpec,
-    engine: Engine,
-    command: list[str],
+    given: Provisioned,
     port: int,
-    model: str,
     log_path: Path,
     on_progress: Progress | None,
+    environment: Mapping[str, Fact],
 ) -> Launch:
     """One attempt. Whatever goes wrong, nothing of it is left running."""
+    engine = engine_of(spec)
+    assert engine.command is not None  # else it was not provisioned
+    command = engine.command(spec, port, given.model)
+    if given.program:
+        command[:1] = given.program
     begun = time.monotonic()
     # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **spec.env, "HF_HUB_OFFLINE": "1"}
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
     process = ServerProcess.start(command, env, log_path)
     try:
         endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
@@ -157,8 +164,10 @@ def _start(
                 engine,
                 client=client,
                 models=models,
-                model_file=Path(model) if Path(model).is_file() else None,
+                model_file=Path(given.model) if Path(given.model).is_file() else None,
                 fingerprint=answer.system_fingerprint,
+                version=given.version,
+                environment=environment,
             )
     except ServerStartError:
         process.stop(0)

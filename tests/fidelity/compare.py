@@ -29,7 +29,7 @@ import json, time
 import pytest
 
 @pytest.mark.llmperf(workload={{"api": "completions", "input": {prompt}, "output": {tokens}}},
-                     concurrency={conc}, requests={n}, warmup=0)
+                     concurrency={conc}, requests={n}, warmup=0, stagger="0 s")
 def test_load(llmperf):
     begun, cpu = time.monotonic(), time.process_time()
     llmperf.run()

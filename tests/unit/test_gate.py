@@ -152,7 +152,7 @@ def test_the_strongest_verdict_wins_in_any_order() -> None:
 def test_a_floor_on_a_percentile_counts_what_lies_below(monkeypatch: pytest.MonkeyPatch) -> None:
     # No family is such today; the rule must not be silently wrong for the first that is.
     speed = Metric("speed_p05", Family("speed", "tok/s", "higher", "speed/1", "made up"), 0.05)
-    for module in ("gate", "plan"):
+    for module in ("checks", "plan"):
         monkeypatch.setattr(f"pytest_llmperf.{module}.metric", lambda name: speed)
     measured = {"speed_p05": MetricValue(speed, 0.0, 100, None, tuple([5.0] * 2 + [50.0] * 98))}
     check = only([sla("speed_p05", 10.0)], measured)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from made import record, trial
 from reported import plan
 
+from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.plan import LoadProfile, Sla
 from pytest_llmperf.records import Trial
-from pytest_llmperf.runner import metrics_of, planned
+from pytest_llmperf.runner import planned
 
 STRICT = Sla(metric="ttft_p95", limit=0.5, written="500 ms", confidence=0.95)
 LOOSE = Sla(metric="tpot_p95", limit=0.5, written="500 ms")

@@ -88,9 +88,34 @@ def test_vllm_facts_from_version_models_and_cache_info() -> None:
         {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/metrics": metrics}, "m"
     )
     assert facts.version == "0.33.0"
-    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true"}
+    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true", "kv_cache_dtype": "auto"}
     assert facts.consequence["num_gpu_blocks"] == "27777"
     assert "sliding_window" not in facts.consequence
+
+
+def test_vllm_in_development_mode_tells_numbers_and_machine() -> None:
+    info = {
+        "vllm_config": {
+            "model_config": {"quantization": None, "dtype": "torch.bfloat16"},
+            "scheduler_config": {"max_num_seqs": 64, "max_num_batched_tokens": 8192},
+            "parallel_config": {"tensor_parallel_size": 2},
+        },
+        "system_env": {
+            "torch_version": "2.11.0",
+            "nvidia_driver_version": "580.95.05",
+            "nvidia_gpu_models": "GPU 0: NVIDIA H200\nGPU 1: NVIDIA H200 (UUID: GPU-1)",
+        },
+    }
+    path = "/server_info?config_format=json"
+    facts = ENGINES["vllm"].read_facts({"/v1/models": MODELS, path: info}, "m")
+    assert (facts.quantization, facts.parameters["max_num_seqs"]) == ("bf16", "64")
+    assert facts.environment == {"gpu": "NVIDIA H200", "driver": "580.95.05"}
+    told = {name: facts.consequence[name] for name in ("dtype", "max_num_batched_tokens", "tensor_parallel_size")}
+    assert told == {"dtype": "bfloat16", "max_num_batched_tokens": "8192", "tensor_parallel_size": "2"}
+    info["vllm_config"] = {"model_config": {"quantization": "FP8"}}
+    assert ENGINES["vllm"].read_facts({path: info}, "m").quantization == "fp8"
+    info["vllm_config"] = {"model_config": {"quantization": 3}}
+    assert ENGINES["vllm"].read_facts({path: info}, "m").quantization is None
 
 
 def test_sglang_facts_from_server_info() -> None:

@@ -503,3 +503,21 @@ def test_the_gaps_asked_are_those_that_icl_is_made_of(monkeypatch: pytest.Monkey
 def test_absurd_counts_cost_neither_memory_nor_an_itl() -> None:
     absurd = record(chunk_tokens=(1, 1_000_000_000, 1_000_000_000), output_tokens=2_000_000_001)
     assert measure([trial([absurd])], None, ["itl_p95"])["itl_p95"].value is None
+
+
+def test_the_prefix_hit_rate_is_cached_over_all_prompt_tokens_of_ok_requests() -> None:
+    ok = [record(0, cached_tokens=8), record(1, cached_tokens=0, prompt_tokens=30)]
+    lost = failure(2, cached_tokens=10, prompt_tokens=10)
+    t = trial([*ok, lost, record(3, cached_tokens=10, phase=Phase.WARMUP)])
+    found = measure([t], None, ["prefix_hit_rate"])["prefix_hit_rate"]
+    assert (found.value, found.n, found.untold) == (8 / 40, 2, 0)
+
+
+def test_a_prefix_hit_rate_that_the_server_keeps_to_itself_is_not_measured() -> None:
+    silent = measure([trial([record(0), record(1)])], None, ["prefix_hit_rate"])["prefix_hit_rate"]
+    assert (silent.value, silent.n) == (None, 0)
+    assert "states no cached prompt tokens" in str(silent.note)
+    half = measure([trial([record(0), record(1, cached_tokens=5)])], None, ["prefix_hit_rate"])["prefix_hit_rate"]
+    assert (half.value, half.untold, half.note) == (0.5, 0.5, "1 of 2 requests have no count of cached prompt tokens")
+    nobody = measure([trial([failure(0)])], None, ["prefix_hit_rate"])["prefix_hit_rate"]
+    assert (nobody.value, nobody.note) == (None, "no request finished well")

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import compared
 import pytest
 import reported
 
-from pytest_llmperf.reports.terminal import failure_message, render
+from pytest_llmperf.reports.failure import failure_message
+from pytest_llmperf.reports.terminal import render
 from pytest_llmperf.result import TestReport
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -18,6 +20,11 @@ KINDS: dict[str, Callable[[], TestReport]] = {
     "passing": reported.passing,
     "failing": reported.failing,
     "invalid": reported.invalid,
+    "regressed": compared.regressed,
+    "accepted": compared.accepted,
+    "undecided": compared.undecided,
+    "confounded": compared.confounded,
+    "without_baseline": compared.without_baseline,
 }
 
 
@@ -33,7 +40,7 @@ def test_the_table_of_a_test_reads_as_agreed(kind: str) -> None:
     compare(f"terminal_{kind}.txt", render(KINDS[kind](), 100, color=False))
 
 
-@pytest.mark.parametrize("kind", ["failing", "invalid"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("passing", "accepted")])
 def test_the_message_of_a_failed_test_reads_as_agreed(kind: str) -> None:
     compare(f"message_{kind}.txt", failure_message(KINDS[kind](), ".llmperf/report.json") + "\n")
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from pytest_llmperf.identity import Fact
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import GpuSample
-from pytest_llmperf.telemetry.nvml import GpuMemory
+from pytest_llmperf.telemetry.machine import machine_facts
+from pytest_llmperf.telemetry.nvml import GpuMemory, gpu_facts
 from pytest_llmperf.telemetry.recorder import record
 
 
@@ -21,6 +24,7 @@ class Driver(ModuleType):
     """Two GPUs; the processes of each are (pid, bytes)."""
 
     NVMLError = NVMLError
+    NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(
         self, *, init_fails: bool = False, processes: dict[int, list[tuple[int, int | None]]] | None = None
@@ -29,6 +33,8 @@ class Driver(ModuleType):
         self.init_fails = init_fails
         self.processes = processes or {}
         self.lost: set[int] = set()
+        self.names: list[str | bytes] = ["NVIDIA H200", b"NVIDIA H200"]
+        self.split: set[int] | None = set()
         self.open = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -47,7 +53,21 @@ class Driver(ModuleType):
     def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:  # noqa: N802
         if gpu in self.lost:
             raise NVMLError("GPU is lost")
-        return SimpleNamespace(used=1000 * (gpu + 1))
+        return SimpleNamespace(used=1000 * (gpu + 1), total=150_000_000_000)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.95.05"
+
+    def nvmlDeviceGetName(self, gpu: int) -> str | bytes:  # noqa: N802
+        return self.names[gpu]
+
+    def nvmlDeviceGetMigMode(self, gpu: int) -> list[int]:  # noqa: N802
+        if self.split is None:
+            raise NVMLError("Not Supported")
+        return [int(gpu in self.split), 0]
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes.get(gpu, [])]
@@ -108,3 +128,44 @@ def test_without_gpus_the_library_is_not_even_imported(monkeypatch: pytest.Monke
         pass
     assert memory.note is None
     assert "pynvml" not in sys.modules
+
+
+def told(found: dict[str, Fact]) -> dict[str, str]:
+    assert {fact.source for fact in found.values()} <= {"live"}
+    return {name: fact.value for name, fact in found.items()}
+
+
+def test_what_the_gpus_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver())
+    # 150e9 B / 2^30 = 139.70 GiB
+    alike = {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_memory": "140 GiB"}
+    assert told(gpu_facts()) == {**alike, "gpu_count": "2"}
+    assert told(gpu_facts([1])) == {**alike, "gpu_count": "1"}
+    driver.split = {1}
+    assert told(gpu_facts()) == {**alike, "gpu_count": "2", "mig": "on"}
+    assert told(gpu_facts([0])) == {**alike, "gpu_count": "1"}
+    driver.split = None
+    driver.names[1] = "NVIDIA L4"
+    assert told(gpu_facts())["gpu"] == "NVIDIA H200 + NVIDIA L4"
+    assert driver.open == 0
+
+
+def test_what_the_driver_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver())
+    driver.lost = {1}
+    assert told(gpu_facts()) == {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_count": "2"}
+    assert told(gpu_facts([5])) == {"driver": "580.95.05"}
+    install(monkeypatch, Driver(init_fails=True))
+    assert gpu_facts() == {}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_facts() == {}
+
+
+def test_the_machine_is_that_of_a_server_that_is_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver())
+    on_gpu = ServerSpec(name="s", engine="vllm", gpus=(0,))
+    facts = machine_facts(on_gpu, "h200-a")
+    assert (facts["gpu_count"].value, facts["pool"].value, facts["pool"].source) == ("1", "h200-a", "configured")
+    assert "pool" not in machine_facts(on_gpu, None)
+    assert list(machine_facts(ServerSpec(name="s", engine="embedded"), "p")) == ["pool"]
+    assert machine_facts(ServerSpec(name="s", engine="vllm", url="http://127.0.0.1:1"), "p") == {}

@@ -1,0 +1,224 @@
+"""What a campaign takes from the store of baselines and leaves in it: partners, sequences, noise, times, refreshes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from pytest_llmperf.baseline.keys import Key, slug
+from pytest_llmperf.baseline.provenance import Provenance
+from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
+from pytest_llmperf.baseline.select import Partner, select
+from pytest_llmperf.baseline.state import BLIND, PriorRow, SequenceKey, State
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.campaign.case import Case
+from pytest_llmperf.campaign.experience import Experience
+from pytest_llmperf.catalog import metric
+from pytest_llmperf.differences import with_test, workload_digest
+from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.identity import Identity
+from pytest_llmperf.plan import Plan
+from pytest_llmperf.stats.launches import LaunchValues
+from pytest_llmperf.stats.prior import Prior
+
+__all__ = ["Found", "Memory", "Missing", "from_stored", "stored_launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored baseline to compare with."""
+
+    identity: Identity
+    launches: tuple[LaunchValues, ...]
+    explanation: str
+    variable: str | None
+    """``version: 0.32.0 → 0.33.0`` where it is of another version."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is none, and why."""
+
+    reason: str
+    nearest: str
+
+
+@final
+class Memory:
+    """One store, as one run sees it. Raises BaselineError and InfraError as the store does."""
+
+    def __init__(self, store: Store, provenance: Provenance, pool: str | None, warn: Callable[[str], None]) -> None:
+        self.session = provenance.session
+        self.store = store
+        self.provenance = provenance
+        self.pool = pool
+        self._warn = warn
+        self._state = State(store, warn)
+        self.experience = Experience(self._state)
+        self._began: dict[str, SequenceKey] = {}
+        self._priors: dict[str, dict[str, PriorRow]] = {}
+
+    def has(self, plans: Sequence[Plan]) -> bool:
+        """Whether the store holds a baseline of one of these tests, of whatever server."""
+        names = {f"{slug(plan.nodeid)}.json" for plan in plans}
+        return any(path.rpartition("/")[2] in names for path in self.store.paths())
+
+    def partner(self, identity: Identity, plan: Plan, against: str) -> Found | Missing:
+        """The stored baseline of a test that ran on ``identity``."""
+        key = Key.of(identity, plan.nodeid)
+        found = select(self.store, key, identity, against)
+        if not isinstance(found, Partner):
+            return Missing(found.explanation, "" if found.nearest is None else f"nearest: {found.nearest}")
+        other = found.key.version != key.version
+        notes = []
+        if len(found.entry.sessions) == 1:
+            notes.append(
+                "the baseline is one session: it rarely acquits and convicts of gross changes only; refresh it on "
+                "other days"
+            )
+        launches, left_out = _comparable(found.entry)
+        if left_out:
+            notes.append(f"stored by another definition, so not compared: {', '.join(left_out)}")
+        return Found(
+            identity=found.entry.identity(),
+            launches=launches,
+            explanation=found.explanation,
+            variable=f"version: {found.key.version} → {key.version}" if other else None,
+            notes=tuple(notes),
+        )
+
+    # --- sequences
+
+    def resume(self, case: Case) -> None:
+        """Blocks and prior of the undecided sequence of this pair, where an earlier run has left one."""
+        baseline, candidate = case.identities["baseline"], case.identities["candidate"]
+        key = SequenceKey(
+            baseline=baseline.digest(),
+            candidate=candidate.digest(),
+            test=case.plan.nodeid,
+            workload=workload_digest(case.plan),
+            pool=self.pool,
+            config=hashlib.sha256(repr((case.config, case.replays_given)).encode()).hexdigest()[:16],
+        )
+        rows = {name: PriorRow(s0_squared=s0, d0=d0) for name, (s0, d0) in case.prior.items() if s0 > 0}
+        case.sequence = sequence = self._state.begin(key, rows)
+        case.prior = Prior({name: (row.s0_squared, row.d0) for name, row in sequence.prior.items()})
+        case.values = {
+            "baseline": [from_stored(each, "") for each in sequence.baseline],
+            "candidate": [from_stored(each, "") for each in sequence.candidate],
+        }
+        if sequence.candidate:
+            # The replays of its first block are those of all.
+            case.plan = case.plan.model_copy(update={"replays": sequence.candidate[0].replays})
+            case.notes.append(f"continues a sequence of {len(sequence.candidate)} blocks")
+        if sequence.number > 1:
+            case.notes.append(f"sequence {sequence.number} for this pair; before: {', '.join(sequence.earlier)}")
+        if not self._state.writable:
+            case.notes.append(f"sequence not continued: {self.store.location} is not writable")
+
+    def save(self, case: Case) -> None:
+        """The blocks so far; a decided sequence is closed."""
+        if case.sequence is None or not self._state.writable:
+            return
+        judged, replays = case.judgement, case.plan.replays or 1
+        decided = judged is not None and (
+            judged.result in ("PASS", "FAIL") or len(case.values["candidate"]) >= case.config.max_blocks
+        )
+        case.sequence = self._state.save(
+            case.sequence.model_copy(
+                update={
+                    "baseline": tuple(stored_launch(each, replays) for each in case.values["baseline"]),
+                    "candidate": tuple(stored_launch(each, replays) for each in case.values["candidate"]),
+                    "status": "decided" if decided else "open",
+                    "verdict": None if judged is None else judged.result,
+                }
+            )
+        )
+
+    # --- runs
+
+    def count(self, nodeid: str, verdict: VerdictName) -> str | None:
+        """One more run of a compared test; what to say where its gate has become blind."""
+        if not self._state.writable:
+            return None
+        runs = self._state.count(nodeid, undecided=verdict in ("INCONCLUSIVE", "NO_BASELINE"))
+        if runs < BLIND:
+            return None
+        return f"this gate is blind: {runs} undecided runs in a row; more blocks, a quieter runner or wider tolerances"
+
+    # --- refresh
+
+    def entry(self, identity: Identity, nodeid: str) -> Entry | None:
+        """What is stored for exactly these inputs."""
+        file = self.store.read(Key.of(identity, nodeid))
+        return None if file is None else file.entries.get(identity.digest())
+
+    def new_session(self, case: Case, reason: str) -> Session:
+        """The candidate's launches as a session of a baseline."""
+        identity, who = with_test(case.identities["candidate"], case.plan), self.provenance
+        return Session(
+            id=who.session,
+            created=who.created,
+            by=who.by,
+            reason=reason,
+            commit=who.commit,
+            node=who.node,
+            pool=self.pool,
+            plugin_version=_plugin_version(),
+            environment=identity.environment,
+            consequence=identity.consequence,
+            launches=tuple(stored_launch(each, case.plan.replays or 1) for each in case.values["candidate"]),
+        )
+
+
+def stored_launch(launch: LaunchValues, replays: int) -> StoredLaunch:
+    """Infinite values become None: no finite value."""
+    return StoredLaunch(
+        order=launch.order,
+        block=launch.block,
+        n_requests=launch.n_requests,
+        n_failed=launch.n_failed,
+        n_tokens=launch.n_tokens,
+        replays=replays,
+        metrics={name: value if math.isfinite(value) else None for name, value in sorted(launch.metrics.items())},
+        time_to_ready_s=launch.metrics.get("time_to_ready"),
+    )
+
+
+def from_stored(launch: StoredLaunch, session: str) -> LaunchValues:
+    return LaunchValues(
+        metrics={name: math.inf if value is None else value for name, value in launch.metrics.items()},
+        order=launch.order,
+        block=launch.block,
+        session=session,
+        n_requests=launch.n_requests,
+        n_failed=launch.n_failed,
+        n_tokens=launch.n_tokens,
+    )
+
+
+def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:
+    """The launches without the metrics whose definition has changed since, and these."""
+    changed = []
+    for name, definition in entry.definitions.items():
+        try:
+            if metric(name).definition != definition:
+                changed.append(name)
+        except KeyError:  # of another catalog
+            changed.append(name)
+    launches = []
+    for session in entry.sessions:
+        for each in session.launches:
+            kept = {name: value for name, value in each.metrics.items() if name not in changed}
+            launches.append(from_stored(each.model_copy(update={"metrics": kept}), session.id))
+    return tuple(launches), sorted(changed)
+
+
+def _plugin_version() -> str:
+    from importlib.metadata import version
+
+    return version("pytest-llmperf")

@@ -1,0 +1,208 @@
+"""Fresh launches of servers, one at a time, and the replays that run on them; knows nothing of comparisons."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Final, Literal, Protocol, final
+
+from pytest_llmperf import runner
+from pytest_llmperf.engines.redact import redact
+from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
+from pytest_llmperf.plan import Plan, ServerSpec
+from pytest_llmperf.records import Trial
+from pytest_llmperf.result import LaunchReport, TrialReport
+from pytest_llmperf.server.launch import Launch, launch
+from pytest_llmperf.telemetry.machine import machine_facts
+
+__all__ = ["Arm", "Observer", "Rig"]
+
+Arm = Literal["baseline", "candidate"]
+
+DEATH_NOTICE_S: Final = 1.0
+"""How long the news of a server's death may take to arrive after the connection broke."""
+
+
+class Observer(runner.LoadObserver, Protocol):
+    """Told what goes on, so that a terminal can show it."""
+
+    def starting(self, server: str, elapsed_s: float, log_line: str) -> None: ...
+
+    def standing(self, text: str) -> None:
+        """How a comparison stands: blocks done, current effect, blocks likely left."""
+
+    def idle(self) -> None:
+        """Neither a server start nor a load is going on any more."""
+
+
+@final
+class Rig:
+    """What a campaign runs on: at most one live server, and all that was launched and measured before."""
+
+    def __init__(self, report_dir: Path, observer: Observer, pool: str | None) -> None:
+        self._pool = pool
+        self.salt = token_hex(8)
+        self.observer = observer
+        self._report_dir = report_dir
+        self._live: Launch | None = None
+        self._now = _Now("candidate", None, False, 0.0)
+        self._past: list[LaunchReport] = []
+        self._trials: dict[str, list[TrialReport]] = defaultdict(list)
+        self._calibrations = runner.Calibrations()
+
+    @property
+    def live(self) -> Launch | None:
+        return self._live
+
+    @property
+    def arm(self) -> Arm:
+        """Of the live launch, or of the last one."""
+        return self._now.arm
+
+    @property
+    def number(self) -> int:
+        """Index of the live launch, or of the next one."""
+        return len(self._past)
+
+    def start(
+        self, spec: ServerSpec, arm: Arm = "candidate", block: int | None = None, *, priming: bool = False
+    ) -> Launch:
+        """A fresh launch of ``spec``; the one that is live ends first. Raises LlmperfError, having noted the launch."""
+        self.stop()
+        self._now = _Now(arm, block, priming, time.monotonic())
+        try:
+            self._live = launch(
+                spec,
+                log_dir=self._report_dir / "logs",
+                on_progress=self._progress_of(spec),
+                environment=machine_facts(spec, self._pool),
+            )
+        except LlmperfError as error:
+            self._past.append(self._failed(error, spec))
+            raise
+        finally:
+            self.observer.idle()
+        return self._live
+
+    def replay(self, plan: Plan, number: int, salt: str) -> Trial:
+        """One replay on the live launch, stored and noted; ``salt`` makes its texts unlike those of any other.
+
+        Raises what ended it, with its partial trial stored; the death of the server in place of what it caused.
+        """
+        assert self._live is not None
+        try:
+            trial = runner.run_replay(
+                plan, self._live, self.number, number, f"{self.salt}/{salt}", self._calibrations, self.observer
+            )
+            self._keep(plan, trial)
+            self._live.check_alive()
+        except runner.Interrupted as interrupted:
+            self._keep(plan, interrupted.trial)
+            raise interrupted.cause from None
+        except LlmperfError as error:
+            raise self._better(error) from None
+        finally:
+            self.observer.idle()
+        return replace(trial, arm=self._now.arm)
+
+    def stop(self, error: str | None = None) -> None:
+        """End the live launch for sure; ``error`` is what it came to. Safe to call twice."""
+        if self._live is None:
+            return
+        live, self._live = self._live, None
+        try:
+            live.stop()
+        finally:
+            self._past.append(self._report(live, error))
+
+    def discard(self, plan: Plan, launch: int, reason: str) -> None:
+        """The trials of ``plan`` on that launch stay in the report and count for nothing."""
+        own = self._trials[plan.nodeid]
+        own[:] = [each.model_copy(update={"discarded": reason}) if each.launch == launch else each for each in own]
+
+    def trials(self, plan: Plan) -> tuple[TrialReport, ...]:
+        """What there is so far of one test, trials of an interrupted run included."""
+        return tuple(self._trials[plan.nodeid])
+
+    def launches(self) -> tuple[LaunchReport, ...]:
+        """All launches so far, the live one last."""
+        return (*self._past, *(() if self._live is None else (self._report(self._live, None),)))
+
+    def _keep(self, plan: Plan, trial: Trial) -> None:
+        template = self._calibrations.template_tokens(plan)
+        trial = replace(trial, arm=self._now.arm)
+        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, template, self._report_dir))
+
+    def _better(self, error: LlmperfError) -> LlmperfError:
+        """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
+        if self._live is None or isinstance(error, ServerDiedError):
+            return error
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        while time.monotonic() < deadline:
+            try:
+                self._live.check_alive()
+            except ServerDiedError as death:
+                return death
+            time.sleep(0.02)
+        return error
+
+    def _progress_of(self, spec: ServerSpec) -> Callable[[float, str], None]:
+        def on_progress(seconds: float, log_line: str) -> None:
+            self.observer.starting(spec.name, seconds, log_line)
+
+        return on_progress
+
+    def _report(self, live: Launch, error: str | None) -> LaunchReport:
+        return LaunchReport(
+            index=self.number,
+            arm=self._now.arm,
+            block=self._now.block,
+            priming=self._now.priming,
+            lifetime_s=time.monotonic() - self._now.began,
+            gpus=len(live.spec.gpus),
+            command=live.command or None,
+            url=live.endpoint.base_url,
+            pid=live.pid,
+            time_to_ready_s=live.time_to_ready,
+            log=_relative(live.log_path, self._report_dir),
+            exit_code=live.exit_code,
+            error=error,
+        )
+
+    def _failed(self, error: LlmperfError, spec: ServerSpec) -> LaunchReport:
+        known = error if isinstance(error, ServerStartError) else None
+        return LaunchReport(
+            index=self.number,
+            arm=self._now.arm,
+            block=self._now.block,
+            priming=self._now.priming,
+            lifetime_s=time.monotonic() - self._now.began,
+            gpus=len(spec.gpus),
+            command=known.command if known else None,
+            url=redact([spec.url])[0] if spec.url else "",
+            pid=None,
+            time_to_ready_s=None,
+            log=_relative(Path(known.log_path), self._report_dir) if known else None,
+            exit_code=known.exit_code if known else None,
+            error=str(error),
+        )
+
+
+@final
+class _Now:
+    """What the live launch is for."""
+
+    __slots__ = ("arm", "began", "block", "priming")
+
+    def __init__(self, arm: Arm, block: int | None, priming: bool, began: float) -> None:
+        self.arm, self.block, self.priming, self.began = arm, block, priming, began
+
+
+def _relative(path: Path | None, folder: Path) -> str | None:
+    if path is None:
+        return None
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

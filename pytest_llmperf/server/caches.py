@@ -1,0 +1,27 @@
+"""Folders for what engines compile at their first start: of its own for every specification."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from pytest_llmperf.engines import engine_of
+from pytest_llmperf.plan import ServerSpec
+
+__all__ = ["cache_folders"]
+
+_NO_MATTER: Final = frozenset({"name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"})
+"""Fields of which nothing that is compiled depends."""
+
+
+def cache_folders(spec: ServerSpec) -> dict[str, str]:
+    """Environment variable of a compile cache → its folder, which the engine makes when it needs it."""
+    names = engine_of(spec).cache_env
+    if not names:
+        return {}
+    fields = spec.model_dump_json(exclude=set(_NO_MATTER))
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf" / "compiled"
+    folder = root / hashlib.sha256(fields.encode()).hexdigest()[:16]
+    return {name: str(folder / name.lower()) for name in names}

@@ -1,0 +1,72 @@
+"""What a launch needs, fetched and checked before the first judged one: model, engine version, program."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from pytest_llmperf.engines import Engine, engine_of, launchable
+from pytest_llmperf.engines.engine import check_parameters
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.environments import installed_version, made_environment
+
+__all__ = ["Provisioned", "provision"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """What ``launch`` starts a specification with."""
+
+    model: str = ""
+    """As the engine's command takes it."""
+    program: tuple[str, ...] = ()
+    """Stands in place of the first word of the engine's command; empty: the engine's own is right."""
+    version: str | None = None
+    """Of the engine as it is installed; None where only the running server can tell."""
+
+
+def provision(spec: ServerSpec) -> Provisioned:
+    """Install and check what ``spec`` needs. Nothing to do, and at once done, where it has been done before.
+
+    Raises ConfigError for an engine, parameter, model, program or version that isn't there, InfraError where the
+    package index, the disk or the tool that installs fails.
+    """
+    if spec.targeted:
+        return Provisioned()
+    engine = engine_of(spec)
+    where = f"servers.{spec.name}"
+    if engine.command is None:
+        problem = f"{engine.title} can't be launched by this version (it can launch: {', '.join(launchable())})"
+        raise ConfigError(where, "engine", f"{problem}; start it yourself and give its url")
+    if spec.image or spec.image_template:
+        key = "image" if spec.image else "image_template"
+        raise ConfigError(where, key, "containers are not yet launchable by this version; use version or executable")
+    check_parameters(engine, spec)
+    model = engine.find_model(spec)
+    if spec.program is not None:
+        return _executable(spec, engine, model, Path(spec.program).expanduser(), where)
+    if spec.version is None:
+        return Provisioned(model, (), engine.launch_version() if engine.launch_version else None)
+    if engine.distribution is None:
+        raise ConfigError(where, "version", f"{engine.title} is on no package index; give executable = '…{{version}}…'")
+    folder = made_environment(engine.distribution, spec.version, where)
+    return Provisioned(model, (str(folder / "bin" / engine.program),), spec.version)
+
+
+def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where: str) -> Provisioned:
+    if not path.is_file() or not os.access(path, os.X_OK):
+        problem = f"{spec.executable!r} is no program (looked for {path.absolute()})"
+        raise ConfigError(where, "executable", problem)
+    version = spec.version  # as the path has it; the running server has the last word
+    if engine.distribution is not None and engine.program == "python":
+        version = installed_version(path, engine.distribution)
+        if version is None:
+            raise ConfigError(where, "executable", f"{path} is a Python without {engine.distribution}")
+        if spec.version not in (None, version):
+            problem = f"{spec.version!r} was asked for, but {path} has {engine.distribution} {version}"
+            raise ConfigError(where, "version", problem)
+    return Provisioned(model, (str(path.absolute()),), version)

@@ -1,0 +1,226 @@
+"""What a campaign decides without running anything: modes, families, lengths, costs, replays, words."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+import pytest
+from made import failure, record, trial
+from reported import plan, report_of
+
+from pytest_llmperf.baseline.provenance import utc_now
+from pytest_llmperf.baseline.state import Durations, StoredNoise
+from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
+from pytest_llmperf.campaign.forecast import foretell, most_blocks
+from pytest_llmperf.campaign.lengths import length_fault
+from pytest_llmperf.campaign.remedy import remedy
+from pytest_llmperf.campaign.replication import replays_for, within_launches
+from pytest_llmperf.campaign.terms import Terms, gate_config, mode_of
+from pytest_llmperf.comparisons import DifferenceReport
+from pytest_llmperf.measured import launch_values
+from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, ToleratedChange
+from pytest_llmperf.settings.model import Accept, Budget
+from pytest_llmperf.stats.interleaved import judge_interleaved
+from pytest_llmperf.stats.launches import GateConfig, LaunchValues
+from pytest_llmperf.variables import Arms
+
+TODAY = datetime.date(2026, 12, 2)
+SPEC = ServerSpec(name="s", engine="embedded")
+ARMS = Arms(SPEC, SPEC.model_copy(update={"max_num_seqs": 3}), ("max_num_seqs",), "max_num_seqs: 2 → 3")
+
+
+def test(**changes: Any) -> Plan:
+    """A plan of 100 requests."""
+    return plan([]).model_copy(update={"load": LoadProfile(concurrency=2, requests=100), "server": SPEC, **changes})
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+def values(order: int, block: int, n_tokens: int | None = 800, **metrics: float) -> LaunchValues:
+    return LaunchValues(metrics, order, block, "now", 100, 0, n_tokens)
+
+
+@pytest.mark.parametrize(
+    ("terms", "arms", "stored", "mode"),
+    [
+        (Terms(), None, False, "sla"),
+        (Terms(), None, True, "stored"),
+        (Terms(explicit=True), None, False, "stored"),
+        (Terms(against="none"), None, True, "sla"),
+        (Terms(against="version=1", explicit=True), ARMS, True, "screened"),
+        (Terms(against="version=1", explicit=True), None, True, "stored"),
+        (Terms(ab="max_num_seqs=3"), ARMS, True, "interleaved"),
+        (Terms(noise_blocks=4), ARMS, True, "interleaved"),
+        (Terms(refresh=True, reason="x"), None, True, "refresh"),
+    ],
+)
+def test_the_mode_follows_from_what_was_asked_and_what_is_stored(
+    terms: Terms, arms: Arms | None, stored: bool, mode: str
+) -> None:
+    assert mode_of([test()], terms, arms, stored) == mode
+
+
+def test_a_marker_asks_for_a_comparison_without_anything_stored() -> None:
+    assert mode_of([test(regression=Regression())], Terms(), None, False) == "stored"
+
+
+def test_a_running_server_is_targeted_and_two_are_a_pair() -> None:
+    url = SPEC.model_copy(update={"url": "http://h:1"})
+    assert mode_of([test(server=url)], Terms(), None, True) == "targeted"
+    assert mode_of([test(server=url)], Terms(ab="url=a,b"), ARMS, True) == "pair"
+
+
+def test_the_family_is_the_default_one_and_what_the_marker_adds_or_its_own() -> None:
+    def family(asked: Regression | None, **how: Any) -> tuple[str, ...] | None:
+        told = {"cpu": False, "ok_requests": 100, **how}
+        return gate_config(test(regression=asked), accepted=(), today=TODAY, **told)[0].metrics
+
+    usual = ("ttft_p50", "tpot_mean", "output_throughput", "peak_memory")
+    assert family(None) == usual
+    assert set(family(None, cpu=True, ok_requests=200) or ()) == {*usual, "ttft_p95", "cpu_seconds_per_mtok"}
+    change = ToleratedChange(floor=0.03, limit=0.05, written="3 %..5 %")
+    assert family(Regression(tolerances={"e2e_p50": change})) == (*usual, "e2e_p50")
+    assert family(Regression(metrics=("tpot_mean",))) == ("tpot_mean",)
+
+
+def test_an_accepted_trade_widens_one_tolerance_until_its_day() -> None:
+    trade = Accept(test="*", metric="ttft_p50", up_to="8 %", reason="why", until="2026-12-02", approved_by="me")
+    told: dict[str, Any] = {"cpu": False, "ok_requests": 100, "accepted": (trade,)}
+    config, notes = gate_config(test(), today=TODAY, **told)
+    assert config.tolerances["ttft_p50"].floor == pytest.approx(math.log(1.08))
+    assert config.tolerances["ttft_p50"].limit == pytest.approx(math.log(1.16))
+    assert "approved by me: why" in notes[0]
+    config, notes = gate_config(test(), today=TODAY + datetime.timedelta(days=1), **told)
+    assert not config.tolerances
+    assert "expired" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"), [("suite/test_x.py::test_a[16]", True), ("test_x.py::test_a[16]", True), ("test_x", False)]
+)
+def test_a_trade_names_its_test_as_pytest_does(name: str, holds: bool) -> None:
+    trade = Accept(test=name, metric="ttft_p50", up_to="8 %", reason="r", until="2999-01-01", approved_by="me")
+    own = test(nodeid="suite/test_x.py::test_a[16]")
+    config, _ = gate_config(own, cpu=False, ok_requests=100, accepted=(trade,), today=TODAY)
+    assert bool(config.tolerances) is holds
+
+
+def test_arms_of_different_lengths_are_not_compared() -> None:
+    same, longer = [values(0, 0), values(1, 1)], [values(2, 0, 804), values(3, 1, 806)]
+    assert length_fault(test(), same, [values(2, 0, 803)]) is None
+    assert "8 and 8.05 output tokens" in str(length_fault(test(), same, longer))
+    assert length_fault(test(), same, [values(2, 0, None)]) is None
+    by_time = test(load=LoadProfile(concurrency=2, duration="9 s"))
+    assert length_fault(by_time, same, longer) is None
+
+
+TIMES = Durations(launch_s=(50.0, 60.0, 70.0), replay_s={"t": (9.0, 10.0, 11.0)})
+
+
+@pytest.mark.parametrize(("budget", "blocks"), [(None, 8), (3600.0, 12), (9 * 160.0, 8), (5 * 160.0, 4), (10.0, 3)])
+def test_a_budget_has_room_for_so_many_blocks_of_two_launches(budget: float | None, blocks: int) -> None:
+    """A launch is 60 s and two replays of 10 s, a block 160 s, and one unjudged launch of each arm goes first."""
+    assert most_blocks([test(nodeid="t")], [TIMES, TIMES], budget, 2) == blocks
+
+
+def test_what_was_never_timed_is_no_forecast() -> None:
+    assert most_blocks([test(nodeid="other")], [TIMES, TIMES], 10.0, 2) == 8
+    found = foretell("interleaved", [test(nodeid="other")], [TIMES, TIMES], 8, ARMS, None)
+    assert (found.launches, found.seconds) == ((4, 16), None)
+    found = foretell("interleaved", [test(nodeid="t")], [TIMES, TIMES], 8, ARMS, None)
+    assert found.seconds == (3 * 160, 9 * 160)
+    assert "max_num_seqs: 2 → 3" in found.mode
+
+
+def test_gpu_hours_are_wall_clock_over_the_gpus() -> None:
+    assert Terms(budget=Budget.parse("6 GPUh")).budget_s(4) == 1.5 * 3600
+    assert Terms(budget=Budget.parse("30 min")).budget_s(4) == 1800
+    assert Terms().budget_s(4) is None
+
+
+def test_variance_within_launches_is_that_of_their_replays() -> None:
+    def one(launch: int, replay: int, ttft_ms: int) -> Any:
+        made = [record(i, chunks_ms=(ttft_ms, ttft_ms + 10, ttft_ms + 20)) for i in range(3)]
+        return report_of(trial(made, launch=launch, replay=replay)).trials[0]
+
+    found = within_launches([one(0, 0, 100), one(0, 1, 200), one(1, 0, 100), one(1, 1, 400), one(2, 0, 7)])
+    expected = (math.log(2) ** 2 / 2 + math.log(4) ** 2 / 2) / 2
+    assert found["ttft_p50"] == pytest.approx(expected)
+
+
+def test_replays_follow_from_cost_and_noise() -> None:
+    """r = sqrt(60 / 10 x .0004 / s_launch^2), with s_launch^2 = .0003 - .0004 / 2 of the means of two replays."""
+    group = StoredNoise(created=utc_now(), spread={"ttft_p50": (0.0003, 4)}, within={"ttft_p50": 0.0004}, replays=2)
+    assert replays_for([group], TIMES, "t", 1) == round(math.sqrt(6 * 4))
+    assert replays_for([group], TIMES, "t", 6) == round(math.sqrt(4))
+    assert replays_for([group], TIMES, "other", 1) is None
+    assert replays_for([group.model_copy(update={"within": {}})], TIMES, "t", 1) is None
+
+
+def judged(candidate_ms: float) -> Comparison:
+    base = [values(order, block, ttft_p50=0.1, output_throughput=100.0) for block, order in enumerate((0, 3))]
+    cand = [
+        values(order, block, ttft_p50=candidate_ms / 1000, output_throughput=90.0) for block, order in enumerate((1, 2))
+    ]
+    config = GateConfig(("ttft_p50", "output_throughput"))
+    return Comparison("interleaved", "the other", judge_interleaved(base, cand, config=config), max_blocks=8)
+
+
+def test_rows_show_the_change_of_the_value_itself_in_its_own_direction() -> None:
+    comparison = judged(150)
+    first = [values(0, 0, ttft_p50=0.1)]
+    rows = {row.metric: row for row in comparison_rows(comparison, first, first)}
+    assert rows["ttft_p50"].change == pytest.approx(0.5)
+    assert rows["output_throughput"].change == pytest.approx(-0.1)
+    for row in rows.values():
+        assert row.change_low is not None
+        assert row.change_high is not None
+        assert row.change_low < (row.change or 0) < row.change_high
+    assert rows["ttft_p50"].allowed == pytest.approx(math.sqrt(1.05) - 1)
+    assert rows["ttft_p50"].ruled_out == pytest.approx(0.05)
+    assert judgement_report(comparison).verdict == "FAIL"
+
+
+def difference(role: Any) -> DifferenceReport:
+    return DifferenceReport(name="driver", kind="environment", baseline="1", candidate="2", role=role)
+
+
+def test_what_was_not_compared_is_never_a_pass() -> None:
+    passed = judged(100)
+    assert Comparison("stored", "").verdict == "INCONCLUSIVE"
+    assert Comparison("stored", "", missing="none").verdict == "NO_BASELINE"
+    for role, verdict in (("escalating", "INCONCLUSIVE"), ("confounding", "CONFOUNDED")):
+        found = Comparison("stored", "", passed.judgement, differences=(difference(role),))
+        assert (found.verdict, "driver (1 → 2)" in found.reason) == (verdict, True)
+    assert Comparison(
+        "stored", "", passed.judgement, invalid="x", differences=(difference("confounding"),)
+    ).verdict == ("INVALID")
+
+
+def test_a_remedy_is_a_command_that_can_decide() -> None:
+    mine = test(nodeid="test_x.py::test_a[16]")
+    said = remedy(mine, Comparison("stored", "", missing="none"), "")
+    assert said.startswith("pytest 'test_x.py::test_a[16]' --llmperf --llmperf-refresh --llmperf-reason")
+    said = remedy(mine, Comparison("interleaved", ""), "--llmperf-ab max_num_seqs=3")
+    assert said.endswith("pytest 'test_x.py::test_a[16]' --llmperf --llmperf-ab max_num_seqs=3")
+    version = DifferenceReport(name="version", kind="input", baseline="1", candidate="2", role="declared")
+    upgrade = Comparison("stored", "", variable="version: 1 → 2", differences=(version,))
+    assert remedy(mine, upgrade, "").endswith("--llmperf-against version=1")
+
+
+def test_values_of_a_launch_are_infinite_where_a_quantile_lies_among_failures() -> None:
+    failed = [failure(i) for i in range(3)]
+    found = launch_values(test(), [trial([*failed, record(3)])], 2.0, order=0, block=0, session="now")
+    assert (found.n_requests, found.n_failed) == (4, 3)
+    assert math.isinf(found.metrics["ttft_p50"])
+    assert found.metrics["time_to_ready"] == 2.0
+
+
+def test_the_gap_of_chunks_is_left_out_where_a_chunk_is_no_token() -> None:
+    whole = [record(i, chunks_ms=(10, 20, 30), output_tokens=3) for i in range(3)]
+    merged = [record(i, chunks_ms=(10, 20, 30), output_tokens=6) for i in range(3)]
+    names = [launch_values(test(), [trial(r)], None, order=0, block=0, session="").metrics for r in (whole, merged)]
+    assert ["icl_p50" in each for each in names] == [True, False]

@@ -1,0 +1,128 @@
+"""Keys of the configuration that say what is compared: read, checked, and refused with file, key and value."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.settings import Budget, Overrides, Settings, load_settings, server_named
+
+WHOLE = """
+pool = "h200-a"
+baselines = "s3://bucket/prefix"
+against = "latest"
+ab = "max_num_seqs=8"
+allow = ["driver"]
+budget = "6 GPUh"
+[servers.v]
+engine = "vllm"
+url = "http://h:1"
+identity = { quantization = "fp8", gpu = "NVIDIA H200", gpu_count = 8, "args.--enforce-eager" = "set" }
+[servers.e]
+engine = "embedded"
+version = "2026.9.1"
+[servers.image]
+engine = "vllm"
+version = "0.33.0"
+image_template = "vllm/vllm-openai:v{version}"
+[variants.fp8]
+quantization = "fp8"
+kv_cache_dtype = "fp8"
+args.--enforce-eager = true
+[prices]
+"NVIDIA H200" = "3.50 USD/h"
+[[accept]]
+test = "test_chat"
+metric = "ttft_p95"
+up_to = "8 %"
+reason = "safer scheduler"
+until = 2027-01-31
+approved_by = "ada"
+"""
+
+
+def settings(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "llmperf.toml").write_text(text)
+    return load_settings(tmp_path)
+
+
+def test_all_keys_are_read(tmp_path: Path) -> None:
+    found = settings(tmp_path, WHOLE)
+    assert (found.pool, found.baselines, found.against, found.ab) == (
+        "h200-a", "s3://bucket/prefix", "latest", "max_num_seqs=8",
+    )  # fmt: skip
+    assert found.allow == ("driver",)
+    assert found.budget == Budget(written="6 GPUh", gpu_hours=6.0)
+    assert found.prices == {"NVIDIA H200": 3.5}
+    (accept,) = found.accept
+    assert (accept.test, accept.metric, accept.up_to, accept.until) == (
+        "test_chat", "ttft_p95", 0.08, datetime.date(2027, 1, 31),
+    )  # fmt: skip
+    server = server_named("v", found, Overrides())
+    assert server.identity["gpu_count"] == "8"
+    assert server_named("e", found, Overrides()).version == "2026.9.1"
+
+
+def test_budgets_are_times_or_gpu_hours() -> None:
+    assert Budget.parse("30 min") == Budget(written="30 min", seconds=1800.0)
+    for written in ("30", "30 GB", "-1 s", "0 min", "six GPUh"):
+        with pytest.raises(ValueError, match=r"write e\.g\. '30 min' or '6 GPUh'"):
+            Budget.parse(written)
+
+
+def test_a_version_on_the_command_line_is_text(tmp_path: Path) -> None:
+    found = settings(tmp_path, "[servers.e]\nengine = 'embedded'\n")
+    assert server_named("e", found, Overrides(assignments=("version=0.33",))).version == "0.33"
+
+
+ACCEPT = WHOLE[WHOLE.index("[[accept]]") :]
+SERVER = "[servers.s]\nengine = 'vllm'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("budget = '30'", "budget: '30' is no budget; write e.g. '30 min' or '6 GPUh'"),
+        ("budget = 30", "budget: '30' is no budget; write e.g. '30 min' or '6 GPUh'"),
+        ("pool = ''", "pool: ''"),
+        ("[prices]\n'H200' = 3.5", "prices.H200: 3.5 has no unit; write e.g. '1 USD/h'"),
+        ("[prices]\n'H200' = '3 USD'", "has the unknown unit 'USD'; allowed here: USD/h"),
+        (ACCEPT.replace("ttft_p95", "ttft_95"), "accept.0.metric: unknown metric 'ttft_95'; did you mean 'ttft_p95'?"),
+        (ACCEPT.replace('"8 %"', '"-8 %"'), "accept.0.up_to: '-8 %': input should be greater than 0"),
+        (ACCEPT.replace("2027-01-31", "'soon'"), "accept.0.until: 'soon': input should be a valid date"),
+        (ACCEPT.replace('"ada"', '""'), "accept.0.approved_by: ''"),
+        (ACCEPT.replace('reason = "safer scheduler"', ""), "accept.0.reason: is required"),
+        (ACCEPT.replace("reason", "reasn"), "accept.0.reasn: unknown key"),
+        ("[variants.x]\n", "variants.x: is empty; write at least one key of a server"),
+        ("[variants.x]\nquantisation = 'fp8'", "variants.x.quantisation: unknown key; did you mean 'quantization'?"),
+        ("[variants.x]\nport = 1", "variants.x.port: unknown key"),
+        (SERVER + "version = '1 2'", "servers.s.version: '1 2' is not a version; write e.g. '0.33.0'"),
+        (SERVER + "version = 0.33", "servers.s.version: 0.33: input should be a valid string"),
+        (SERVER + "image = 'a'\nexecutable = 'b'", "image and executable both say what to run; keep one of them"),
+        (SERVER + "image_template = 'a:{version}'", "image_template = 'a:{version}' needs version"),
+        (SERVER + "version = '1'\nimage_template = 'a'", "is the same for every version; write {version} into it"),
+        (SERVER + "version = '1'\nimage_template = 'a:{v}'", "may hold {version} and no other braces"),
+        (SERVER + "version = '1'\nimage = 'a:{version}'", "with {version} it is an image_template"),
+        (SERVER + "version = '1'\nexecutable = '/b'", "write {version} into it, or leave out version"),
+        (SERVER + "url = 'http://h:1'\nversion = '1'", "version cannot be applied to a server that is running"),
+        (SERVER + "identity = {gpus = 8}", "servers.s.identity.gpus: unknown field; did you mean 'gpu'?"),
+        (SERVER + "identity = {workload = 'x'}", "servers.s.identity.workload: unknown field"),
+        (SERVER + "identity = {gpu = []}", "gpu = [] is neither text nor a number"),
+        (SERVER + "identity = {args = 'none'}", "identity.args is known of a server that is started here"),
+    ],
+)
+def test_a_wrong_value_names_file_key_and_what_would_be_right(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(tmp_path, text)
+    assert problem in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'llmperf.toml'}: ")
+
+
+def test_containers_are_read_and_not_yet_launched(tmp_path: Path) -> None:
+    text = "[servers.s]\nengine = 'embedded'\nversion = '1'\nimage_template = 'a:{version}'\n"
+    found = settings(tmp_path, text)
+    with pytest.raises(ConfigError, match=r"servers\.s\.image_template: containers are not yet launchable"):
+        server_named("s", found, Overrides())
