@@ -24,7 +24,7 @@ from pytest_llmperf.load.contents import rows_of
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
-from pytest_llmperf.load.texts import prompt_of
+from pytest_llmperf.load.texts import Prompt, conversation, prompt_of
 from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.metrics import LoadFacts, assess
 from pytest_llmperf.plan import Plan
@@ -43,6 +43,8 @@ LOOK_S: Final = 0.1
 LOOKED_AT: Final = 10_000
 """Requests of a plan whose lengths are checked against the context; a plan by duration has no end."""
 CALIBRATION_WORDS: Final = (16, 96)
+EXCHANGES: Final = 2
+"""Of the conversation that shows what a chat template adds to each."""
 UNCALIBRATED: Final = Calibration(tokens_per_word=1.3, overhead_tokens=0.0)
 """What English words come to in common vocabularies, where the server counts no prompt tokens."""
 
@@ -63,21 +65,21 @@ class Interrupted(BaseException):
 
 @final
 class Calibrations:
-    """Tokens per word of each launch and API, asked once."""
+    """Tokens per word of each launch and API, asked once, and once more where there are conversations."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Calibration | None] = {}
+        self._known: dict[tuple[str, str, bool], Calibration | None] = {}
 
     def of(self, plan: Plan, live: Launch) -> Calibration | None:
         """None where the server states no usage. Raises TargetError where it refuses the request."""
-        key = (live.endpoint.base_url, plan.workload.api)
+        key = (live.endpoint.base_url, plan.workload.api, any(part.turns for part in plan.workload.parts))
         if key not in self._known:
             self._known[key] = _calibrate(plan, live)
         return self._known[key]
 
     def template_tokens(self, plan: Plan) -> float:
         """Prompt tokens without a word of ours; 0 where it is not known."""
-        known = [found for (_, api), found in self._known.items() if api == plan.workload.api and found is not None]
+        known = [found for (_, api, _), found in self._known.items() if api == plan.workload.api and found is not None]
         return max((found.overhead_tokens for found in known), default=0.0)
 
 
@@ -166,7 +168,7 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
     workload, rows = plan.workload, rows_of(plan.workload)
-    chat = workload.api in ("chat", "ollama-chat")
+    chat = _chat(plan)
     for arrival in schedule(workload, plan.load, plan.seed):
         prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
         sampling = workload.sampling_of(arrival.part)
@@ -178,32 +180,46 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
         yield PreparedRequest(arrival, wire, workload.api, stream=stream, keep_text=plan.server.tokenizer is not None)
 
 
+def _chat(plan: Plan) -> bool:
+    """Whether prompts are messages."""
+    return plan.workload.api in ("chat", "ollama-chat")
+
+
 def _tokenizer(plan: Plan) -> Tokenizer | None:
     path = plan.server.tokenizer
     return None if path is None else load_tokenizer(path, f"servers.{plan.server.name}")
 
 
 def _calibrate(plan: Plan, live: Launch) -> Calibration | None:
-    observations = []
-    for words in CALIBRATION_WORDS:
-        text = write_words(words, plan.seed, "calibration", 0)
-        tokens = prompt_tokens(
+    def count(prompt: Prompt) -> int | None:
+        return prompt_tokens(
             live.endpoint,
             plan.workload.api,
-            text,
+            prompt,
             extras=live.engine.request_extras(plan.server),
             ca_file=plan.server.ca_file,
             timeout=plan.server.limits.request,
         )
+
+    observations = []
+    for words in CALIBRATION_WORDS:
+        text = write_words(words, plan.seed, "calibration", 0)
+        tokens = count(text)
         if tokens is None and (tokenizer := _tokenizer(plan)) is not None:
             (tokens,) = tokenizer.count([text])
         if tokens is None:
             return None
         observations.append((words, tokens))
     try:
-        return fit_calibration(observations)
+        found = fit_calibration(observations)
     except ValueError:
         return None  # a server that counts every prompt alike does not count
+    if not any(part.turns for part in plan.workload.parts):
+        return found
+    said = [write_words(CALIBRATION_WORDS[0], plan.seed, "calibration", at) for at in range(2 * EXCHANGES + 1)]
+    apart, together = count(conversation(said, _chat(plan))), count(" ".join(said))
+    added = 0.0 if apart is None or together is None else (apart - together) / EXCHANGES
+    return replace(found, exchange_tokens=max(0.0, added))
 
 
 def _trial(

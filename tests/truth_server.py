@@ -45,6 +45,8 @@ __all__ = ["Script", "Served", "TruthServer"]
 
 OVERHEAD_TOKENS = 7
 TOKENS_PER_WORD = 1.25
+MESSAGE_TOKENS = 5
+"""Of the template, for every message after the first."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +400,8 @@ class Server:
             script = replace(script, n=(script.n or wire.max_tokens(body)) + options.get("longer", 0))
             if random.random() * 1000 < options.get("fails", 0):
                 script = replace(script, status=500)
-            prompt_tokens = OVERHEAD_TOKENS + round(TOKENS_PER_WORD * len(wire.prompt_of(body).split()))
+            further = MESSAGE_TOKENS * (len(body["messages"]) - 1) if "messages" in body else 0
+            prompt_tokens = OVERHEAD_TOKENS + further + round(TOKENS_PER_WORD * len(wire.prompt_of(body).split()))
             answer = wire(script, body, options["model"], prompt_tokens)
             peer.log = {
                 "id": script.id,

@@ -27,7 +27,7 @@ class Wire:
 
     @staticmethod
     def prompt_of(body: dict[str, Any]) -> str:
-        return str(body["messages"][-1]["content"] if "messages" in body else body["prompt"])
+        return " ".join(message["content"] for message in body["messages"]) if "messages" in body else body["prompt"]
 
     @staticmethod
     def max_tokens(body: dict[str, Any]) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from pytest_llmperf.errors import ConfigError, TargetError
+from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.records import Endpoint
 
 __all__ = ["Client", "fetch", "open_client", "post", "server_message"]
@@ -36,14 +39,13 @@ def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: flo
     """
     verify: ssl.SSLContext | bool = False  # plain HTTP: spares the loading of certificates
     if endpoint.tls:
-        verify = ssl.create_default_context()
-        if ca_file is not None:
-            try:
-                verify.load_verify_locations(cafile=ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
+        try:
+            verify = tls_context(ca_file)
+        except OSError as error:
+            raise ConfigError("servers", "ca_file", f"{ca_file} can't be used: {error}") from error
     return httpx.Client(
         transport=None if endpoint.socket is None else httpx.HTTPTransport(uds=endpoint.socket),
+        event_hooks={} if endpoint.socket is None else {"request": [partial(_require_listener, endpoint.socket)]},
         base_url=endpoint.base_url,
         headers=dict(endpoint.headers),
         verify=verify,
@@ -108,6 +110,20 @@ def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
         problem = f"HTTP {response.status_code}: {sent} ({server_message(response)})"
         raise TargetError(url, f"{problem}; {_KEY_OPTION} names the environment variable that holds it")
     return response
+
+
+def _require_listener(path: str, request: httpx.Request) -> None:
+    """Raises ConnectError that names the Unix socket: the URL of ``request`` does not, and httpx leaves a socket open
+    where it cannot connect."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            code = probe.connect_ex(path)
+            problem = os.strerror(code) if code else None
+        except OSError as error:  # longer than an address can be
+            problem = str(error)
+    if problem is not None:
+        raise httpx.ConnectError(f"nothing listens on the Unix socket {path}: {problem}", request=request)
 
 
 def _whole(response: httpx.Response, seconds: float) -> httpx.Response:

@@ -15,6 +15,7 @@ from pytest_llmperf.engines.engine import Documents, mapping
 from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.load.dialects import DIALECTS
 from pytest_llmperf.load.http1 import ProtocolError
+from pytest_llmperf.load.texts import Prompt
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api, Endpoint
 
@@ -138,13 +139,13 @@ def documents(client: httpx.Client, engine: Engine, models: Mapping[str, Any]) -
     return found
 
 
-def ask(client: httpx.Client, endpoint: Endpoint, api: Api, text: str, extras: Mapping[str, Any]) -> Answer:
-    """One non-streamed answer of one token to ``text``. Raises TargetError with the server's message."""
+def ask(client: httpx.Client, endpoint: Endpoint, api: Api, prompt: Prompt, extras: Mapping[str, Any]) -> Answer:
+    """One non-streamed answer of one token to ``prompt``. Raises TargetError with the server's message."""
     dialect = DIALECTS[api]
     path = dialect.route(endpoint.model, stream=False)
     # TGI takes no temperature of 0, is greedy without one, and counts the prompt only where it shows its tokens.
     sampling = {"decoder_input_details": True} if api == "tgi" else {"temperature": 0}
-    body = dialect.body(endpoint.model, text, 1, stream=False, extras=extras, sampling=sampling)
+    body = dialect.body(endpoint.model, prompt, 1, stream=False, extras=extras, sampling=sampling)
     document = mapping(post(client, path, body))
     reader = dialect.reader()
     try:

@@ -18,7 +18,6 @@ __all__ = [
     "StampError",
     "realtime_offset",
     "stamp_ns",
-    "stamps_available",
     "unpack_stamp",
 ]
 
@@ -116,9 +115,3 @@ class KernelStamps:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def stamps_available() -> bool:
-    """Whether TCP reads on this machine carry kernel receive times."""
-    with KernelStamps() as stamps:
-        return stamps.available

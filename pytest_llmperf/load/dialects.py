@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from pytest_llmperf.load.lines import LineDecoder
 from pytest_llmperf.load.native import LlamaCppReader, OllamaReader, TgiReader, TritonReader
+from pytest_llmperf.load.ndjson import LineDecoder
 from pytest_llmperf.load.openai import StreamReader
 from pytest_llmperf.load.reader import Reader
 from pytest_llmperf.load.sse import SseDecoder, SseEvent

@@ -39,10 +39,5 @@ class Progress:
     in_flight: int = 0
     finished: int = 0
     """Ended in any way, warm-up included."""
-    measured: int = 0
-    """Measured requests among them."""
     failed: int = 0
     """As far as parsed, which lags behind."""
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    """Known ahead with a duration only."""

@@ -1,17 +1,12 @@
-"""Newline-delimited JSON out of bytes that may be cut anywhere. No I/O."""
+"""Lines out of bytes that may be cut anywhere. No I/O."""
 
 from __future__ import annotations
 
-from pytest_llmperf.load.sse import SseEvent
-
-__all__ = ["LineDecoder"]
+__all__ = ["LineBuffer"]
 
 
-class LineDecoder:
-    """Fed body bytes, returns the lines they complete as events without a name; empty lines are skipped.
-
-    ``end`` gives a last line that has no newline: the end of the body ends it as well.
-    """
+class LineBuffer:
+    """Fed bytes, returns the lines that they complete, each without its LF."""
 
     __slots__ = ("_parts",)
 
@@ -20,17 +15,11 @@ class LineDecoder:
 
     @property
     def between(self) -> bool:
-        """The next byte begins an event."""
+        """The next byte begins a line."""
         return not self._parts
 
-    def sole(self, data: bytes, start: int, end: int) -> str | None:
-        """The line that ``data[start:end]`` is, where it comes between lines: then it need not be fed; else None."""
-        if not self.between or data.find(b"\n", start, end) != end - 1:
-            return None
-        return data[start : end - 1].decode("utf-8", "replace") if data[start:end].strip() else None
-
-    def feed(self, data: bytes) -> list[SseEvent]:
-        """The lines whose newline is in ``data``."""
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines whose LF is in ``data``."""
         if b"\n" not in data:
             if data:
                 self._parts.append(data)
@@ -42,8 +31,4 @@ class LineDecoder:
         *lines, rest = data.split(b"\n")
         if rest:
             self._parts.append(rest)
-        return [SseEvent("", line.decode("utf-8", "replace")) for line in lines if line.strip()]
-
-    def end(self) -> list[SseEvent]:
-        """What the end of the body completes."""
-        return self.feed(b"\n") if self._parts else []
+        return lines

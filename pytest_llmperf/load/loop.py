@@ -137,9 +137,9 @@ class Run:
     def open_window(self, at_ns: int) -> None:
         """The window begins with the first measured request; later calls change nothing."""
         if self._window_start_ns is None:
-            self._window_start_ns = self._progress.window_start_ns = at_ns
+            self._window_start_ns = at_ns
             if self._load.duration is not None:
-                self.window_end_ns = self._progress.window_end_ns = at_ns + round(self._load.duration * _NS)
+                self.window_end_ns = at_ns + round(self._load.duration * _NS)
 
     # --- the loop
 
@@ -237,7 +237,6 @@ class Run:
         progress = self._progress
         progress.in_flight = len(self.in_flight)
         progress.finished += 1
-        progress.measured += measured
         self._pace.ended(exchange)
 
     # --- from raw reads to records

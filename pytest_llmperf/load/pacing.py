@@ -8,15 +8,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from pytest_llmperf.load.client import Exchange
+from pytest_llmperf.load.job import Load
 from pytest_llmperf.load.request import PreparedRequest
+from pytest_llmperf.load.transport import Transport
+from pytest_llmperf.load.waiting import Timers
 from pytest_llmperf.records import Outcome, Phase
-
-if TYPE_CHECKING:
-    from pytest_llmperf.load.job import Load
-    from pytest_llmperf.load.loop import Run
 
 __all__ = ["NO_CONNECTION", "ClosedLoop", "OpenLoop", "Pace", "make_pace"]
 
@@ -25,6 +24,21 @@ NO_CONNECTION: Final = frozenset({Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOU
 _BACKOFF_NS: Final = 50_000_000
 _MIN_LEAD_NS: Final = 100_000_000
 _MAX_LEAD_NS: Final = 2_000_000_000
+
+
+class Paced(Protocol):
+    """What a pace uses of its run; ``loop.Run`` is one, and says what each is."""
+
+    transport: Transport
+    timers: Timers
+    in_flight: dict[Exchange, None]
+    window_end_ns: int | None
+    drawing: bool
+    cut_ns: int | None
+
+    def draw(self) -> tuple[PreparedRequest, ...]: ...
+    def launch(self, exchange: Exchange) -> None: ...
+    def open_window(self, at_ns: int) -> None: ...
 
 
 class Pace(Protocol):
@@ -43,7 +57,7 @@ class Pace(Protocol):
         """An exchange is over."""
 
 
-def make_pace(run: Run, load: Load) -> Pace:
+def make_pace(run: Paced, load: Load) -> Pace:
     """The pace of a load."""
     return OpenLoop(run, load.max_concurrency) if load.open_loop else ClosedLoop(run, load)
 
@@ -56,7 +70,7 @@ class ClosedLoop:
     50 ms: a server that refuses must not be hammered in a tight loop.
     """
 
-    def __init__(self, run: Run, load: Load) -> None:
+    def __init__(self, run: Paced, load: Load) -> None:
         self._run, self._load = run, load
         self._levels = deque(load.levels)
         self._level = self._levels.popleft()[1]
@@ -161,7 +175,7 @@ class OpenLoop:
     conversation after its first are due when the answer before has ended and the think time is over.
     """
 
-    def __init__(self, run: Run, cap: int | None) -> None:
+    def __init__(self, run: Paced, cap: int | None) -> None:
         self._run, self._cap = run, cap
         self._lead_ns = _MIN_LEAD_NS
         self._start_ns = 0

@@ -52,6 +52,9 @@ class Calibration:
     tokens_per_word: float
     overhead_tokens: float
     """Tokens that are there without a word: start of text, chat template."""
+    exchange_tokens: float = 0.0
+    """Tokens that every further exchange of a conversation adds without a word: the template's around the answer and
+    the next question."""
 
     def words(self, tokens: float) -> int:
         """Whole words for a prompt of ``tokens`` in all; at least 1."""

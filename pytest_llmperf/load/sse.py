@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from pytest_llmperf.load.lines import LineBuffer
+
 __all__ = ["SseDecoder", "SseEvent"]
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -23,10 +25,11 @@ class SseDecoder:
     says. Bytes that are no UTF-8 become U+FFFD.
     """
 
-    __slots__ = ("_after_cr", "_data", "_name", "_parts", "_started")
+    __slots__ = ("_after_cr", "_data", "_lines", "_name", "_opening", "_started")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []  # an unfinished line; joined once it ends, so a long line is not copied per read
+        self._lines = LineBuffer()
+        self._opening = b""  # of a stream that may begin with a byte order mark
         self._data: list[bytes] = []
         self._name = ""
         self._started = False
@@ -37,12 +40,11 @@ class SseDecoder:
         if not data:
             return []
         if not self._started:
-            data = b"".join((*self._parts, data))
-            self._parts.clear()
+            data = self._opening + data
             if len(data) < len(_BOM) and _BOM.startswith(data):
-                self._parts.append(data)
+                self._opening = data
                 return []
-            self._started = True
+            self._started, self._opening = True, b""
             data = data.removeprefix(_BOM)
         if self._after_cr:  # a CR ended the line already; an LF right after it belongs to the same line end
             data = data.removeprefix(b"\n") if data else data
@@ -50,23 +52,12 @@ class SseDecoder:
         if b"\r" in data:
             self._after_cr = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in data:
-            if data:
-                self._parts.append(data)
-            return []
-        if self._parts:
-            self._parts.append(data)
-            data = b"".join(self._parts)
-            self._parts.clear()
-        *lines, rest = data.split(b"\n")
-        if rest:
-            self._parts.append(rest)
-        return self._dispatch(lines)
+        return self._dispatch(self._lines.feed(data))
 
     @property
     def between(self) -> bool:
         """The next byte begins an event."""
-        return not (self._parts or self._data or self._name or self._after_cr)
+        return self._lines.between and not (self._opening or self._data or self._name or self._after_cr)
 
     def sole(self, data: bytes, start: int, end: int) -> str | None:
         """The data of the event that ``data[start:end]`` is, of one line, where it comes between events: then it need

@@ -10,7 +10,7 @@ from pytest_llmperf.inputs.datasets import DataRow
 from pytest_llmperf.load.prompts import Calibration, write_prompt, write_words
 from pytest_llmperf.records import Arrival
 
-__all__ = ["Prompt", "prompt_of"]
+__all__ = ["Prompt", "conversation", "prompt_of"]
 
 Prompt = str | tuple[Mapping[str, Any], ...]
 
@@ -29,7 +29,7 @@ def prompt_of(
         if row.messages:
             return row.messages
         said = [text for exchange in row.exchanges[: arrival.turn] for text in exchange]
-        return _conversation((*said, row.exchanges[arrival.turn][0]), chat)
+        return conversation((*said, row.exchanges[arrival.turn][0]), chat)
     if not arrival.turn:
         return write_prompt(arrival, calibration, seed, salt)
     first = arrival.index - arrival.turn  # the turns follow each other in the plan
@@ -39,18 +39,18 @@ def prompt_of(
     new = arrival.input_tokens - sum(map(sum, arrival.history))
     for turn, (asked, answered) in enumerate((*arrival.history, (new, 0))):
         if turn:
-            texts.append(_words(asked, calibration, seed, f"{salt}/turn", first + turn))
+            texts.append(_words(asked - calibration.exchange_tokens, calibration, seed, f"{salt}/turn", first + turn))
         if turn < arrival.turn:
             texts.append(_words(answered, calibration, seed, f"{salt}/reply", first + turn))
-    return _conversation(texts, chat)
+    return conversation(texts, chat)
 
 
-def _words(tokens: int, calibration: Calibration, seed: int, salt: str, index: int) -> str:
+def _words(tokens: float, calibration: Calibration, seed: int, salt: str, index: int) -> str:
     """A text without what a template adds: that was counted with the first one."""
     return write_words(max(1, round(tokens / calibration.tokens_per_word)), seed, salt, index)
 
 
-def _conversation(texts: Sequence[str], chat: bool) -> Prompt:
+def conversation(texts: Sequence[str], chat: bool) -> Prompt:
     """User and model in turn; for an API without messages one text."""
     if len(texts) == 1:
         return texts[0]

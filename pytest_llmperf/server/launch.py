@@ -76,10 +76,6 @@ class Launch:
                 log_path=str(process.log_path),
             )
 
-    def log_tail(self, lines: int = 20) -> tuple[str, ...]:
-        """The last lines of the server's log; empty for a targeted server."""
-        return () if self._process is None else self._process.log_tail(lines)
-
     def stop(self) -> None:
         """End the server and everything that came of it, if it was started here. May be called twice.
 

@@ -87,6 +87,18 @@ def test_a_data_set_of_conversations_is_sent_turn_by_turn(pytester: pytest.Pytes
     assert texts == {("what is one",), ("what is one", "it is one", "and two")}
 
 
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_prompts_of_later_turns_are_as_long_as_asked_although_a_template_surrounds_each_message(
+    pytester: pytest.Pytester, api: str
+) -> None:
+    workload = f"{{'api': '{api}', 'input': {{'uniform': [30, 40]}}, 'output': {{'uniform': [20, 30]}}, 'turns': 4}}"
+    with TruthServer(ttft=2, gap=1) as server:
+        _, records, _ = run(pytester, server, f"workload={workload}, concurrency=2, requests=16, warmup=2")
+    assert {row["turn"] for row in records} == {0, 1, 2, 3}
+    for row in records:  # without the template's part the last prompts would be 30 tokens longer
+        assert row["prompt_tokens"] == pytest.approx(row["requested_input_tokens"], abs=1 + 1.25 * (row["turn"] + 1))
+
+
 def test_constant_lengths_in_a_closed_loop_are_warned_of(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "import pytest\n"

@@ -70,6 +70,20 @@ def tcp(answer: bytes | None) -> Iterator[int]:
             connection.close()
 
 
+def test_a_unix_socket_without_a_server_is_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "llm.sock"
+    missing = f"no answer: nothing listens on the Unix socket {path}: No such file or directory"
+    assert missing in refusal(spec(f"unix://{path}"))
+    assert "path too long" in refusal(spec(f"unix:///{'x' * 200}"))
+    with socket.socket(socket.AF_UNIX) as listener:  # bound, but nobody listens
+        listener.bind(str(path))
+        quoted = str(path).replace("/", "%2F")
+        for url in (f"unix://{path}", f"http+unix://{quoted}/prefix"):
+            said = refusal(spec(url))
+            assert f"no answer: nothing listens on the Unix socket {path}: Connection refused" in said
+            assert "port" not in said
+
+
 def test_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -9,6 +9,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
@@ -19,6 +20,7 @@ from truth_server import TruthServer
 from pytest_llmperf.errors import InfraError, TargetError
 from pytest_llmperf.load.clients import clients_for
 from pytest_llmperf.load.driver import Drive, LoadThread, Progress, Stop, begin
+from pytest_llmperf.metrics.trial import mean_in_flight
 from pytest_llmperf.plan import Fixed, LoadProfile, Plan, ServerSpec, TimeLimits, Workload
 from pytest_llmperf.records import Endpoint, Outcome, Phase
 
@@ -55,7 +57,7 @@ def test_a_closed_loop_is_split_and_merged(clients: int) -> None:
     assert result.client.processes == clients
     assert result.client.cpu_total_seconds is not None
     assert result.client.cpu_total_seconds >= result.client.cpu_seconds > 0
-    assert (progress.sent, progress.finished, progress.measured, progress.in_flight) == (40, 40, 24, 0)
+    assert (progress.sent, progress.finished, progress.failed, progress.in_flight) == (40, 40, 0, 0)
     measured = [record for record in result.records if record.phase is Phase.MEASURED]
     assert result.window.start_ns == min(record.sent_ns or 0 for record in measured)
     assert result.window.end_ns == max(record.last_output_ns or 0 for record in measured)
@@ -68,6 +70,23 @@ def test_a_closed_loop_is_split_and_merged(clients: int) -> None:
         peak = max(peak, level)
     assert peak <= 8
     assert not children()
+
+
+@pytest.mark.parametrize(("slots", "lengths"), [(3, (8,)), (5, (8,)), (8, (2, 3, 5, 8, 13, 21))])
+def test_a_finite_plan_keeps_all_slots_at_work_until_near_its_end(slots: int, lengths: tuple[int, ...]) -> None:
+    """However the slots are split over two processes, and however long each answer is."""
+    count, draw = 24 * slots, Random(5)
+    how = [f"n={draw.choice(lengths)}" for _ in range(count)]
+    stop, load = Stop(), LoadProfile(concurrency=slots, requests=count, warmup=0, stagger=0)
+    with TruthServer(ttft=10, gap=3) as server:
+        target = endpoint(server)
+        wires = requests(target, load, directive=how.__getitem__)
+        result = begin(target, wires, load, TimeLimits(), stop=stop, clients=2).result()
+    stop.close()
+    check(result)
+    assert len(result.records) == count
+    last_sent = max(record.sent_ns or 0 for record in result.records)
+    assert mean_in_flight(result.records, result.window.start_ns, last_sent) > 0.85 * slots
 
 
 def test_an_open_loop_has_one_timetable() -> None:

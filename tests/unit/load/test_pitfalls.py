@@ -20,7 +20,7 @@ The numbers are those of the project's list of reported faults; the sources are 
 | 14 | an empty generation reported as 0 ms (sglang#12389) | here |
 | 15 | waiting in the client in no percentile (vllm#54101, guidellm#1048) | here |
 | 16 | relative sleeps miss the rate (vllm#21104) | test_load_truth.py, tests/unit/metrics/test_validity.py |
-| 17 | a cap with a rate releases bursts (vllm#45502) | with the load shape itself |
+| 17 | a cap with a rate releases bursts (vllm#45502) | here, test_shapes_run.py |
 | 18 | the client is the bottleneck (vllm#39963) | tests/unit/metrics/test_validity.py |
 | 19 | UTF-8 or JSON cut by socket reads (vllm#38717, #39175) | here, test_sse.py, test_dialects.py |
 | 20 | ``choices: []`` or a comment breaks the client (sglang#5451, triton#8082) | here |
@@ -211,6 +211,29 @@ def test_15_waiting_counts_from_the_planned_time() -> None:
     values = [ttft(record) or 0 for record in result.records]
     assert values[-1] > 5 * values[0]
     assert values[-1] > 0.5 * (result.window.end_ns - result.window.start_ns) / 1e9
+
+
+def test_17_what_a_cap_holds_back_comes_in_a_burst_and_its_wait_is_latency() -> None:
+    """The first two answers take the time of twelve planned requests, which go out as soon as the cap lets them."""
+    every = 50 * MS
+    load = LoadProfile(request_rate=20, arrival="constant", max_concurrency=2, requests=14, warmup=0)
+    assert load.describe() == "hybrid, 20 req/s constant, at most 2 in flight"
+    with TruthServer(ttft=1, gap=1, n=2) as server:
+        result = run(server, load, directive=lambda index: "ttft=600" if index < 2 else "")
+        log = by_id(server, 14)
+    records = result.records
+    assert {b.scheduled_ns - a.scheduled_ns for a, b in pairwise(records)} == {every}  # type: ignore[operator]
+    # The burst is there: five requests in less than the time of four at the planned rate.
+    arrived = sorted(served.arrived_ns for served in log.values())
+    assert min(b - a for a, b in zip(arrived, arrived[4:], strict=False)) < 4 * every
+    # It is neither hidden in a later start nor taken for a slow client: the wait is told apart and is latency.
+    for record in records:
+        served = log[record.index]
+        assert record.scheduled_ns is not None
+        assert close(record.cap_wait_ns / 1e9, served.arrived_ns - record.scheduled_ns)
+        assert close(ttft(record), served.sends[0] - record.scheduled_ns)
+    assert max(record.cap_wait_ns for record in records) > 6 * every
+    assert (result.client.slip_p99_ns or 0) < every
 
 
 @pytest.mark.parametrize("how", ["cuts=9 trickle=1", "cuts=5", "crlf=1 cuts=7", "packed=3", "joined=3", "giant=300000"])

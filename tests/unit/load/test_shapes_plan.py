@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -174,6 +175,12 @@ def test_turns_of_a_conversation_follow_each_other_and_prompts_grow_by_what_was_
         for arrival, said in zip(turns, messages, strict=True):
             words = sum(len(str(message["content"]).split()) for message in said)
             assert 7 + 1.25 * words == pytest.approx(arrival.input_tokens, abs=1.25 * len(said))
+    templated = replace(WORDS, exchange_tokens=10)
+    for arrival in plan:
+        said = prompt_of(arrival, templated, 0, "s")
+        words = len((said if isinstance(said, str) else " ".join(message["content"] for message in said)).split())
+        tokens = 7 + 10 * arrival.turn + 1.25 * words
+        assert tokens == pytest.approx(arrival.input_tokens, abs=1.25 * (2 * arrival.turn + 1))
     spoken = [prompt_of(arrival, WORDS, 0, "s") for arrival in plan if not arrival.turn]
     assert len(set(map(str, spoken))) == len(spoken)
     as_text = prompt_of(next(a for a in plan if a.turn == 1), WORDS, 0, "s", chat=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmperf.load.lines import LineDecoder
+from pytest_llmperf.load.ndjson import LineDecoder
 from pytest_llmperf.load.sse import SseDecoder, SseEvent
 
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"

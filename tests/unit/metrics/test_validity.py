@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
 from made import MS, client, failure, record, trial
 
 from pytest_llmperf.metrics.validity import LoadFacts, assess
-from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord
+from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Trial
 
 CLOSED = LoadFacts()
 OPEN = LoadFacts(request_rate=10)
 
 
-def open_loop(n: int, stretch: float = 1.0, slip_ms: float = 0.5) -> list[RequestRecord]:
+def open_loop(n: int, stretch: float = 1.0) -> list[RequestRecord]:
     """``n`` requests planned 100 ms apart and sent ``stretch`` times as far apart."""
-    return [record(i, sent_ms=100 * i * stretch + slip_ms, scheduled_ns=100 * i * MS) for i in range(n)]
+    return [record(i, sent_ms=100 * i * stretch + 0.5, scheduled_ns=100 * i * MS) for i in range(n)]
 
 
 def test_a_sound_trial_has_neither_reasons_nor_notes() -> None:
@@ -37,18 +39,39 @@ def test_one_late_request_of_a_short_run_is_no_missed_schedule() -> None:
     assert assess(trial([*records[:-1], late]), OPEN).valid
 
 
+def late(n: int, slips_ms: dict[int, float], **changes: Any) -> Trial:
+    """As ``open_loop``, with some requests so late and the client's figures of it."""
+    records = [
+        record(i, sent_ms=100 * i + slips_ms.get(i, 0.5), scheduled_ns=100 * i * MS, **changes) for i in range(n)
+    ]
+    slips = sorted(round(slips_ms.get(i, 0.5) * MS) for i in range(n))
+    p99 = slips[math.ceil(0.99 * n) - 1]
+    return trial(records, client=client(slip_p99_ns=p99, slip_max_ns=slips[-1]))
+
+
 def test_late_sends_are_invalid_although_the_rate_is_kept() -> None:
-    stats = client(slip_p99_ns=200 * MS, slip_max_ns=300 * MS)
-    found = assess(trial(open_loop(50), client=stats), OPEN)
+    found = assess(late(50, {1: 300, 2: 200}), OPEN)
+    assert len(found.reasons) == 1
     assert "client lag" in found.reasons[0]
-    assert "200 ms" in found.reasons[0]
+    assert "300 ms" in found.reasons[0]
+    slow = assess(late(10, dict.fromkeys(range(10), 25)), OPEN)  # a client that is late every time
+    assert "client lag: 1 % of requests were sent 25.0 ms or more" in slow.reasons[0]
+
+
+def test_a_single_late_send_is_a_hiccup_of_the_machine_and_noted() -> None:
+    found = assess(late(50, {1: 300}), OPEN)
+    assert found.valid
+    assert found.notes == ("one request was sent 300 ms after its scheduled time: two make a trial INVALID",)
+    found = assess(late(10, {9: 300}), OPEN)  # it also stretches 0.9 s to 1.2 s
+    assert (found.reasons, len(found.notes)) == ((), 1)
+    assert "missed schedule" in assess(late(10, {8: 25, 9: 300}), OPEN).reasons[0]
+    assert assess(late(150, {1: 300}), OPEN).notes == ()  # less than 1 % of them
+    assert not assess(late(150, {1: 300, 2: 300}), OPEN).valid
 
 
 def test_slip_that_is_small_against_the_latency_is_allowed() -> None:
-    stats = client(slip_p99_ns=40 * MS, slip_max_ns=60 * MS)
-    slow = [record(i, sent_ms=100 * i, scheduled_ns=100 * i * MS, chunks_ms=(900, 950)) for i in range(50)]
-    assert assess(trial(slow, client=stats), OPEN).valid
-    assert not assess(trial(open_loop(50), client=stats), OPEN).valid  # TTFT 100 ms
+    assert assess(late(50, {1: 60, 2: 40}, chunks_ms=(900, 950)), OPEN).valid
+    assert not assess(late(50, {1: 60, 2: 40}), OPEN).valid  # TTFT 100 ms
 
 
 def test_a_closed_loop_has_no_schedule_to_miss() -> None:
