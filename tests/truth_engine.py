@@ -2,8 +2,8 @@
 
 Other variables: ``SPREAD`` makes launches differ by so much (log-normal, drawn anew for each), ``SLOW_VERSION`` names
 the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN``
-says in which launches (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail, ``TOKENS`` adds output
-tokens, ``LAUNCHES`` is a file that gets a line for every start.
+says in which launches (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail, ``TOKENS`` adds
+output tokens, ``LAUNCHES`` is a file that gets a line for every start.
 """
 
 from __future__ import annotations
