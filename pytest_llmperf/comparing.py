@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.campaign.terms import Terms
     from pytest_llmperf.settings import Settings
 
-__all__ = ["add_comparison_options", "read_terms"]
+__all__ = ["add_comparison_options", "launching_option", "read_terms"]
 
 NOISE_BLOCKS: Final = (2, 12)
 ONE_AT_A_TIME: Final = ("llmperf_ab", "llmperf_against", "llmperf_refresh", "llmperf_noise")
@@ -103,6 +103,12 @@ def read_terms(config: pytest.Config, settings: Settings) -> Terms:
         pool=settings.pool,
         accepted=settings.accept,
     )
+
+
+def launching_option(terms: Terms) -> str | None:
+    """The option, if any, by which all tests of a server are compared in launches that they share."""
+    asked = {"--llmperf-ab": terms.ab, "--llmperf-refresh": terms.refresh, "--llmperf-noise": terms.noise_blocks}
+    return next((option for option, value in asked.items() if value), None)
 
 
 def _noise_blocks(written: str | None) -> int | None:

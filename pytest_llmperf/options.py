@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from pytest_llmperf.comparing import add_comparison_options, read_terms
+from pytest_llmperf.comparing import add_comparison_options, launching_option, read_terms
 
 if TYPE_CHECKING:
     from pytest_llmperf.campaign.terms import Terms
@@ -154,29 +154,38 @@ def _benchmark_json(config: pytest.Config, settings: Settings) -> Path | None:
     return base / name
 
 
-def refuse_shared_workers(config: pytest.Config, settings: Settings) -> None:
+def refuse_shared_workers(config: pytest.Config, told: RunOptions) -> None:
     """Under pytest-xdist every worker must own devices of its own, else loads disturb each other.
 
     Raises pytest.UsageError.
     """
-    count = config.getoption("numprocesses", None)
-    worker = _worker(config)
-    if not worker and not count:
+    count = _workers(config)
+    if not count:
         return
-    names = [worker] if worker else [f"gw{number}" for number in range(int(count))]
-    missing = [name for name in names if name not in settings.workers]
-    owned = [gpu for devices in settings.workers.values() for gpu in devices.gpus]
+    known = told.settings.workers
+    names = [told.worker] if told.worker else [f"gw{number}" for number in range(count)]
+    missing = [name for name in names if name not in known]
+    owned = [gpu for devices in known.values() for gpu in devices.gpus]
     if missing or len(owned) != len(set(owned)):
         fault = f"{', '.join(missing)} own none" if missing else "two workers own the same one"
         raise pytest.UsageError(
             f"--llmperf under pytest-xdist needs devices of its own for every worker ({fault}): run with -n0, or give "
             "[tool.llmperf.workers.gw0] gpus = [0] and so on"
         )
+    if count > 1 and (option := launching_option(told.terms)):
+        # Launches are shared by all tests of a server, so each worker would run them for the tests of the others too.
+        raise pytest.UsageError(f"{option} under pytest-xdist would run every comparison in each worker: run with -n0")
 
 
 def is_controller(config: pytest.Config) -> bool:
     """Whether this process hands its tests to xdist workers."""
-    return not _worker(config) and bool(config.getoption("numprocesses", None))
+    return not _worker(config) and _workers(config) > 0
+
+
+def _workers(config: pytest.Config) -> int:
+    """How many xdist workers the run has, 0 without xdist."""
+    given: dict[str, object] = getattr(config, "workerinput", {})
+    return int(str(given.get("workercount") or config.getoption("numprocesses", None) or 0))
 
 
 def _worker(config: pytest.Config) -> str:

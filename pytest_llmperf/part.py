@@ -19,7 +19,7 @@ from pytest_llmperf.reports.junit import properties
 from pytest_llmperf.result import Result, TestReport, VerdictName
 from pytest_llmperf.stored import check_report, public_plan
 
-__all__ = ["UNDECIDED", "LiveServer", "TestPart"]
+__all__ = ["INFRA_PREFIX", "UNDECIDED", "FailureKind", "LiveServer", "TestPart"]
 
 UNDECIDED: Final = ("INCONCLUSIVE", "NO_BASELINE")
 FAILING: Final = ("INVALID", "CONFOUNDED", "FAIL")
@@ -56,16 +56,20 @@ class TestPart:
         self._options = run_options
         self.calls = 0
         self.error: LlmperfError | None = None
+        """Of the campaign. A rerun of the test gets it again: a campaign that broke off has nothing left to do."""
         self.outcome: Outcome = "skipped"
         self.message: str | None = "not run: the test run ended before its turn"
         self._result: Result | None = None
         self._verdict: Verdict | None = None
         self._raised: tuple[BaseException, FailureKind] | None = None
+        self._left = False
 
     def prepare(self) -> None:
-        """Make the server live. Fails the test with one message where that cannot be."""
-        if self._options.worker and self.campaign.shared_by_workers:
+        """Make the server live, where the test may still need it. Fails it with one message where that cannot be."""
+        if self._options.worker and not self._is_of_this_worker():
             self._raise(f"server {self.plan.server.name} is not a GPU of this worker's own: run with -n0", "other")
+        if self._result is not None:
+            return
         try:
             self.campaign.prepare()
         except LlmperfError as error:
@@ -73,8 +77,11 @@ class TestPart:
 
     @property
     def server(self) -> LiveServer:
-        """The live server."""
-        live = self.campaign.ready()
+        """The live server. Fails the test with one message where there is none."""
+        try:
+            live = self.campaign.ready()
+        except LlmperfError as error:
+            self._fail(error)
         return LiveServer(live.endpoint, live.identity)
 
     def run(self) -> Result:
@@ -86,11 +93,18 @@ class TestPart:
                 "other",
             )
         if self._result is None:
-            try:
-                self._result = self.campaign.result(self.plan)
-            except LlmperfError as error:
-                self._fail(error)
+            self._result = self._measured()
         return self._result
+
+    def break_off(self, error: LlmperfError) -> None:
+        """Its campaign ended by ``error`` when the machine was needed; the test has it when it asks."""
+        if self._result is None and self.error is None:
+            self.error = error
+
+    def leave(self) -> None:
+        """The test's turn is over: the campaign goes on without it."""
+        self._left = True
+        self.campaign.drop(self.plan)
 
     def require_verdict(self) -> Verdict:
         """The verdict of a test that ended by itself; fails it where it has measured nothing."""
@@ -161,6 +175,22 @@ class TestPart:
             notes=self.campaign.notes(self.plan),
             message=self.message,
         )
+
+    def _measured(self) -> Result:
+        if self._left and not self.campaign.trial_reports(self.plan):
+            self.break_off(LlmperfError("the campaign went on without this test, which had ended before; run it anew"))
+        if self.error is not None:
+            self._fail(self.error)
+        try:
+            return self.campaign.result(self.plan)
+        except LlmperfError as error:
+            self._fail(error)
+        except BaseException as error:  # such as the exception of a plugin that limits the time
+            self.error = LlmperfError(f"the measurement broke off: {type(error).__name__}: {error}")
+            raise
+
+    def _is_of_this_worker(self) -> bool:
+        return not self.campaign.shared_by_workers and {*self.campaign.spec.gpus} <= {*self._options.gpus}
 
     def _fail(self, error: LlmperfError) -> NoReturn:
         self.error = error

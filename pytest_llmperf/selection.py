@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 
@@ -12,6 +13,10 @@ from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import Plan
 
 __all__ = ["bring_together", "read_plans"]
+
+NO_LAUNCH: Final = (
+    "--llmperf-noise learns how fresh launches vary, and server {!r} is a running one (url): a reconnect is no launch"
+)
 
 
 def read_plans(items: Sequence[pytest.Item], run_options: RunOptions) -> dict[str, Plan]:
@@ -31,6 +36,8 @@ def read_plans(items: Sequence[pytest.Item], run_options: RunOptions) -> dict[st
             continue
         if item.nodeid in plans:
             faults.setdefault("is selected twice; a performance test can run once per session", []).append(item.nodeid)
+        if run_options.terms.noise_blocks is not None and plan.server.targeted:
+            faults.setdefault(NO_LAUNCH.format(plan.server.name), []).append(item.nodeid)
         plans[item.nodeid] = plan
     if faults:
         raise pytest.UsageError(*(f"{_names(nodeids)}{fault}" for fault, nodeids in faults.items()))

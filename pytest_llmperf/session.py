@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, final
 
@@ -18,22 +19,17 @@ from pytest_llmperf.drawing import around_drawing
 from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.journal import Journal
 from pytest_llmperf.options import RunOptions, is_controller
-from pytest_llmperf.part import UNDECIDED, TestPart
+from pytest_llmperf.part import INFRA_PREFIX, TestPart
 from pytest_llmperf.reports.progress import ProgressDisplay
 from pytest_llmperf.reports.schedule import describe_campaign
-from pytest_llmperf.reports.terminal import render, render_summary
 from pytest_llmperf.result import RunReport, TestReport
 from pytest_llmperf.selection import bring_together, read_plans
+from pytest_llmperf.shown import show_tests
 from pytest_llmperf.signals import interrupt_on_sigterm
+from pytest_llmperf.status import EXIT_INFRA, VERDICT, RunStatus, mark_failure, shown_status
 from pytest_llmperf.stored import public_plan
 
 __all__ = ["LlmperfSession", "register", "session_of"]
-
-EXIT_UNDECIDED: Final = 10
-EXIT_INFRA: Final = 12
-VERDICT: Final = "llmperf_verdict"
-FAILURE_KIND: Final = "llmperf_failure"
-"""Names of test properties: they reach JUnit, and the controller under xdist."""
 
 UNPLANNED: Final = "@pytest.mark.llmperf is missing: the llmperf fixture needs a workload and a load"
 
@@ -47,7 +43,7 @@ def register(config: pytest.Config) -> None:
         run_options = options.read_options(config)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    options.refuse_shared_workers(config, run_options.settings)
+    options.refuse_shared_workers(config, run_options)
     refuse_benchmark_only(config)
     session = LlmperfSession(config, run_options)
     config.stash[SESSION] = session
@@ -71,11 +67,12 @@ class LlmperfSession:
         self._progress = ProgressDisplay(around_drawing(config))
         self._campaigns: list[Campaign] = []
         self._active: Campaign | None = None
+        self._turn: TestPart | None = None
+        """Of the test that runs, or ran last: it may be run again."""
         self._parts: dict[str, TestPart] = {}
         self._reports: dict[str, TestReport] = {}
-        self._failure_kinds: set[str] = set()
+        self._status = RunStatus()
         self._journal: Journal | None = None
-        self._journal_error: str | None = None
         self._warnings: list[str] = []
         """Of the store of baselines: what was set aside."""
         self._ended = False
@@ -92,12 +89,31 @@ class LlmperfSession:
         if part is None:
             raise pytest.fail.Exception(UNPLANNED, pytrace=False)
         if self._active is not None and self._active is not part.campaign:
-            # One server at a time: the campaign that holds the machine runs to its end before another begins.
-            self._active.finish()
-            self._active.close()
+            self._end_campaign(self._active)
         self._active = part.campaign
         part.prepare()
         return part
+
+    def _end_campaign(self, campaign: Campaign) -> None:
+        """One server at a time: the campaign that holds the machine runs to its end before another begins.
+
+        What goes wrong there is not the fault of the test that asks for the other one.
+        """
+        try:
+            campaign.finish()
+        except LlmperfError as error:
+            for part in self._parts.values():
+                if part.campaign is campaign:
+                    part.break_off(error)
+        finally:
+            self._close(campaign)
+
+    def _close(self, campaign: Campaign) -> None:
+        """Stop its server. That it does not end is the fault of no test: the summary and the exit status tell."""
+        try:
+            campaign.close()
+        except LlmperfError as error:
+            self._status.troubles.append(str(error))
 
     def _assembly(self) -> Assembly:
         told = self._options
@@ -113,6 +129,9 @@ class LlmperfSession:
         bring_together(session.items, [[plan.nodeid for plan in campaign] for campaign in members])
         try:
             self._campaigns = self._assembly().campaigns(list(plans.values()), self._options.report_dir, self._progress)
+        except InfraError as error:
+            # Nothing can be planned, so there is no test that could err: the run ends at once, by its own status.
+            pytest.exit(f"{INFRA_PREFIX}{error}", returncode=EXIT_INFRA)
         except LlmperfError as error:
             raise pytest.UsageError(str(error)) from None
         for campaign in self._campaigns:
@@ -149,6 +168,9 @@ class LlmperfSession:
         part = item.stash.get(PART, None)
         if part is None:
             return (yield)
+        if self._turn is not None and self._turn is not part:
+            self._turn.leave()  # not before: what reruns tests may give it another turn
+        self._turn = part
         began = time.monotonic()
         part.begin()
         try:
@@ -161,6 +183,7 @@ class LlmperfSession:
         part = item.stash.get(PART, None)
         if part is not None:
             part.calls = 0  # a rerun of the test is handed the same measurement
+            item.user_properties[:] = [each for each in item.user_properties if not each[0].startswith("llmperf_")]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -190,57 +213,44 @@ class LlmperfSession:
         report = yield
         part = item.stash.get(PART, None)
         if part is not None:
-            part.note_outcome(report.when, report.outcome, report.longreprtext)
             if call.excinfo is not None and report.failed:
-                # On this report alone: another phase of the same test may fail for another reason.
-                report.user_properties.append((FAILURE_KIND, part.failure_kind(call.excinfo.value)))
+                mark_failure(report, part.failure_kind(call.excinfo.value))
+            part.note_outcome(report.when, report.outcome, report.longreprtext)
         return report
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        properties = dict(getattr(report, "user_properties", ()))
-        verdict = properties.get(VERDICT)
-        if report.when == "call" and report.passed and verdict in UNDECIDED:
-            return str(verdict).lower(), "?", (str(verdict), {"yellow": True})
-        if report.failed and properties.get(FAILURE_KIND) == "infra":
-            return "error", "E", ("INFRA", {"red": True})
-        return None
+        return shown_status(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._failure_kinds.add(str(dict(report.user_properties).get(FAILURE_KIND, "other")))
+        self._status.note(report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """A hook of xdist: one of its workers has ended."""
+        self._status.take_over(getattr(node, "workeroutput", {}))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         ended_well = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._end(complete=ended_well and all(nodeid in self._reports for nodeid in self._parts))
-        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and "other" not in self._failure_kinds:
-            if "undecided" in self._failure_kinds:
-                session.exitstatus = EXIT_UNDECIDED
-            elif "infra" in self._failure_kinds:
-                session.exitstatus = EXIT_INFRA
-        elif session.exitstatus == pytest.ExitCode.OK and self._journal_error is not None:
-            session.exitstatus = EXIT_INFRA
+        session.exitstatus = self._status.exit_status(session.exitstatus)
+        self._status.hand_over(getattr(self._config, "workeroutput", {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._journal is None:
-            self._show_workers(terminalreporter)
-            return
-        self._show(terminalreporter, list(self._reports.values()), self._journal.path)
+        if self._journal is not None:
+            show_tests(terminalreporter, list(self._reports.values()), self._journal.path)
+        for folder, report in self._of_workers():  # under xdist, one folder each
+            show_tests(terminalreporter, report.tests, folder / "report.json")
         for warning in dict.fromkeys(self._warnings):
             terminalreporter.write_line(f"store of baselines: {warning}", yellow=True)
-        if self._journal_error is not None:
-            terminalreporter.write_line(f"the report is incomplete: {self._journal_error}", red=True)
+        for trouble in dict.fromkeys(self._status.troubles):
+            terminalreporter.write_line(f"INFRA: {trouble}", red=True, bold=True)
 
     def pytest_unconfigure(self) -> None:
         self._end(complete=False)  # reached also where pytest_sessionfinish was not
-
-    def _show_workers(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Under xdist the reports are those of the workers, one folder each."""
-        for folder, report in self._of_workers():
-            self._show(terminalreporter, report.tests, folder / "report.json")
 
     def _of_workers(self) -> Iterator[tuple[Path, RunReport]]:
         """The reports that workers of this very run have written, with their folders."""
@@ -250,23 +260,11 @@ class LlmperfSession:
             if report is not None and report.created >= self._began:
                 yield folder, report
 
-    def _show(self, terminalreporter: pytest.TerminalReporter, tests: Sequence[TestReport], path: Path) -> None:
-        terminalreporter.section("llmperf", "=")
-        width = self._config.get_terminal_writer().fullwidth
-        run = [report for report in tests if report.duration_s > 0]
-        for report in run:
-            terminalreporter.write(render(report, width, terminalreporter.hasmarkup) + "\n")
-        if len(run) < len(tests):
-            terminalreporter.write_line(f"{len(tests) - len(run)} test(s) not run: the run ended before their turn")
-        terminalreporter.write(render_summary(run, width, terminalreporter.hasmarkup))
-        terminalreporter.write_line(f"report: {path}")
-
     def _finish(self, part: TestPart, duration: float) -> None:
-        part.campaign.drop(part.plan)
         part.judge()  # also where a later fixture failed after run()
         self._reports[part.plan.nodeid] = part.report(duration)
         if part.outcome != "interrupted" and all(plan.nodeid in self._reports for plan in part.campaign.plans):
-            part.campaign.close()
+            self._close(part.campaign)
         self._write_report(partial=True)
 
     def _end(self, *, complete: bool) -> None:
@@ -274,16 +272,18 @@ class LlmperfSession:
             return
         self._ended = True
         self._progress.idle()
-        try:
+        with ExitStack() as stack:  # whatever goes wrong with one of them, every server is stopped
+            stack.callback(self._restore_signal)
+            stack.callback(self._end_journal, complete=complete)
             for campaign in self._campaigns:
-                campaign.close()
-        finally:
-            if self._journal is not None:
-                for nodeid, part in self._parts.items():
-                    self._reports.setdefault(nodeid, part.report(0.0))
-                self._write_report(partial=not complete)
-                self._journal.end()
-            self._restore_signal()
+                stack.callback(self._close, campaign)
+
+    def _end_journal(self, *, complete: bool) -> None:
+        if self._journal is not None:
+            for nodeid, part in self._parts.items():
+                self._reports.setdefault(nodeid, part.report(0.0))
+            self._write_report(partial=not complete)
+            self._journal.end()
 
     def _write_report(self, *, partial: bool) -> None:
         """A report that cannot be written does not end the run: it is said, and the exit status tells."""
@@ -293,4 +293,4 @@ class LlmperfSession:
         try:
             self._journal.write([campaign.report() for campaign in self._campaigns], reports, partial=partial)
         except InfraError as error:
-            self._journal_error = str(error)
+            self._status.troubles.append(f"the report is incomplete: {error}")

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {
     "plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part", "benchmark_rows",
-    "comparing", "drawing",
+    "comparing", "drawing", "shown", "status",
 }  # fmt: skip
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
