@@ -260,9 +260,123 @@ def test_a_remedy_is_a_command_that_can_decide() -> None:
     assert said.startswith("pytest 'test_x.py::test_a[16]' --llmperf --llmperf-refresh --llmperf-reason")
     said = remedy(mine, Comparison("interleaved", ""), "--llmperf-ab max_num_seqs=3")
     assert said.endswith("pytest 'test_x.py::test_a[16]' --llmperf --llmperf-ab max_num_seqs=3")
-    version = DifferenceReport(name="version", kind="input", baseline="1", candidate="2", role="declared")
-    upgrade = Comparison("stored", "", variable="version: 1 → 2", differences=(version,))
-    assert remedy(mine, upgrade, "").endswith("--llmperf-against version=1")
+    upgrade = Comparison("stored", "", variable="version: 1 → 2", differences=(declared("version", "1", "2"),))
+    assert remedy(mine, upgrade, LATEST).endswith("--llmperf-against version=1")
+
+
+MINE = test(nodeid="t.py::t")
+EXECUTABLE = MINE.model_copy(update={"server": ServerSpec(name="s", engine="embedded", executable="/bin/server")})
+RUNNING = MINE.model_copy(update={"server": ServerSpec(name="s", engine="openai", url="http://h:1")})
+LATEST = "--llmperf-against latest"
+NONE = Comparison("stored", "", missing="none")
+
+
+def declared(name: str, baseline: str, candidate: str, kind: Any = "input") -> DifferenceReport:
+    return DifferenceReport(name=name, kind=kind, baseline=baseline, candidate=candidate, role="declared")
+
+
+@pytest.mark.parametrize(
+    ("plan", "option", "said"),
+    [
+        (MINE, LATEST, "pytest t.py::t --llmperf --llmperf-refresh --llmperf-reason 'first baseline'"),
+        (
+            MINE,
+            "--llmperf-against version=0.2",
+            (
+                "measure version 0.2 and refresh it: pytest t.py::t --llmperf --llmperf-set version=0.2 "
+                "--llmperf-refresh --llmperf-reason 'first baseline'"
+            ),
+        ),
+        (
+            EXECUTABLE,
+            "--llmperf-against version=b8",
+            (
+                "measure version b8 and refresh it; executable = '/bin/server' is one build; write {version} into its "
+                "path. With that version configured: pytest t.py::t --llmperf --llmperf-refresh --llmperf-reason "
+                "'first baseline'"
+            ),
+        ),
+        (
+            RUNNING,
+            "--llmperf-against version=2",
+            (
+                "measure version 2 and refresh it: pytest t.py::t --llmperf --llmperf-url URL_OF_THAT_VERSION "
+                "--llmperf-refresh --llmperf-reason 'first baseline'"
+            ),
+        ),
+    ],
+)
+def test_a_missing_baseline_is_refreshed_from_the_version_that_was_asked_for(
+    plan: Plan, option: str, said: str
+) -> None:
+    assert remedy(plan, NONE, option) == said
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [
+        (
+            [declared("max_num_seqs", "64", "32")],
+            "pytest t.py::t --llmperf --llmperf-set max_num_seqs=64 --llmperf-ab max_num_seqs=32",
+        ),
+        (
+            [declared("env.A", "x y", "z")],
+            "pytest t.py::t --llmperf --llmperf-set 'env.A=x y' --llmperf-ab env.A=z",
+        ),
+        (
+            [declared("threads", "1", "2"), declared("max_num_seqs", "4", "8")],
+            ("one variable at a time: pytest t.py::t --llmperf --llmperf-set threads=1 --llmperf-ab threads=2; "
+            "pytest t.py::t --llmperf --llmperf-set max_num_seqs=4 --llmperf-ab max_num_seqs=8"),
+        ),
+        ([declared("threads", "1", "2"), declared("version", "1", "2")],
+         "pytest t.py::t --llmperf --llmperf-against version=1"),
+    ],
+)  # fmt: skip
+def test_an_input_that_was_allowed_to_differ_is_compared_side_by_side(
+    differences: list[DifferenceReport], said: str
+) -> None:
+    assert remedy(MINE, Comparison("stored", "", differences=tuple(differences)), LATEST) == said
+
+
+@pytest.mark.parametrize(
+    "found", [declared("args.--a", "1", "2"), declared("env.A", "not set", "1"), declared("model_digest", "a", "b")]
+)
+def test_an_input_that_no_option_sets_takes_two_servers(found: DifferenceReport) -> None:
+    said = remedy(MINE, Comparison("stored", "", differences=(found,)), LATEST, "--llmperf-server mine")
+    assert said.endswith(": pytest t.py::t --llmperf --llmperf-server BASELINE --llmperf-ab server=CANDIDATE")
+    assert f"the baseline's {found.name} {found.baseline}" in said
+
+
+def test_another_host_that_was_allowed_is_no_variable() -> None:
+    found = Comparison("stored", "", differences=(declared("host", "a", "b", "environment"),))
+    assert "rerun on the baseline's host" in remedy(MINE, found, LATEST)
+
+
+def test_two_running_servers_are_not_told_to_compare_two_running_servers() -> None:
+    targeted = Comparison("targeted", "")
+    assert remedy(RUNNING, targeted, LATEST).endswith("--llmperf-ab url=BASELINE_URL,http://h:1")
+    said = remedy(RUNNING, targeted, Terms(ab="url=http://h:2,http://h:1").argument)
+    assert "url=" not in said
+    assert said.startswith("a longer load")
+    assert "more servers" in said
+
+
+@pytest.mark.parametrize(
+    ("plan", "comparison", "option"),
+    [
+        (MINE, NONE, LATEST),
+        (MINE, NONE, "--llmperf-against version=0.2"),
+        (EXECUTABLE, NONE, "--llmperf-against version=0.2"),
+        (RUNNING, Comparison("targeted", ""), LATEST),
+        (MINE, Comparison("interleaved", ""), "--llmperf-ab threads=2"),
+        (MINE, Comparison("stored", ""), LATEST),
+        (MINE, Comparison("stored", "", differences=(declared("version", "1", "2"),)), LATEST),
+        (MINE, Comparison("stored", "", differences=(declared("threads", "1", "2"),)), LATEST),
+    ],
+)
+def test_a_remedy_names_the_server_of_the_run(plan: Plan, comparison: Comparison, option: str) -> None:
+    given = "--llmperf-server big --llmperf-set max_num_seqs=7"
+    assert f"pytest t.py::t --llmperf {given} --llmperf-" in remedy(plan, comparison, option, given)
 
 
 def test_values_of_a_launch_are_infinite_where_a_quantile_lies_among_failures() -> None:
