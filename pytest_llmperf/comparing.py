@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -101,6 +102,7 @@ def read_terms(config: pytest.Config, settings: Settings) -> Terms:
         reason=(reason or "").strip(),
         noise_blocks=_noise_blocks(config.getoption("llmperf_noise")),
         pool=settings.pool,
+        given=_given(config),
         accepted=settings.accept,
     )
 
@@ -109,6 +111,19 @@ def launching_option(terms: Terms) -> str | None:
     """The option, if any, by which all tests of a server are compared in launches that they share."""
     asked = {"--llmperf-ab": terms.ab, "--llmperf-refresh": terms.refresh, "--llmperf-noise": terms.noise_blocks}
     return next((option for option, value in asked.items() if value), None)
+
+
+def _given(config: pytest.Config) -> str:
+    """The options that choose server and store, as a command would repeat them."""
+    from pytest_llmperf.campaign.terms import without_secret
+
+    words = []
+    for name in ("llmperf_server", "llmperf_baselines"):
+        if (value := config.getoption(name)) is not None:
+            words += [f"--{name.replace('_', '-')}", value]
+    for assignment in config.getoption("llmperf_set"):
+        words += ["--llmperf-set", without_secret(assignment)]
+    return shlex.join(words)
 
 
 def _noise_blocks(written: str | None) -> int | None:

@@ -37,6 +37,8 @@ class Terms:
     replace: bool = False
     force: bool = False
     reason: str = ""
+    given: str = ""
+    """The options by which this run chose its server and its store, for commands that repeat it; without secrets."""
     noise_blocks: int | None = None
     """A/A: both arms are the same, and this many blocks are run to learn how this runner varies."""
     pool: str | None = None

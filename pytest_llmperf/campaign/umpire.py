@@ -266,7 +266,7 @@ class Umpire:
         if case.judgement is not None and found.judgement is not case.judgement:
             found = replace(found, judgement=case.judgement)
         if found.verdict in ("INCONCLUSIVE", "NO_BASELINE"):
-            found = replace(found, remedy=remedy(case.plan, found, self._terms.argument))
+            found = replace(found, remedy=remedy(case.plan, found, self._terms.argument, self._terms.given))
         return replace(found, notes=(*found.notes, *case.notes))
 
     def sides(self, case: Case) -> tuple[Sequence[LaunchValues], Sequence[LaunchValues]]:
