@@ -65,8 +65,8 @@ ALLOWED: dict[str, set[str]] = {
     "runner": STEPS | {"measured"},
     "campaign": STEPS | {"checks", "fields", "measured", "runner"},
     "cli": {
-        "baseline", "catalog", "differences", "doctor", "errors", "identity", "metrics", "plan", "recordfile", "records",
-        "reports", "result", "settings", "units",
+        "baseline", "catalog", "differences", "doctor", "errors", "identity", "metrics", "plan", "recordfile",
+        "records", "reports", "result", "settings", "units",
     },
     **{
         room: {
