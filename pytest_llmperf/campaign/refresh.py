@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from typing import Final
 
 from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.refresh import Row, old_and_new, two_modes
@@ -14,10 +16,13 @@ from pytest_llmperf.catalog import metric
 from pytest_llmperf.checks import check_expectation
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.measured import metrics_of
-from pytest_llmperf.stats.family import gate_row
+from pytest_llmperf.stats.family import default_family
 from pytest_llmperf.units import format_quantity
 
 __all__ = ["refresh"]
+
+SHOWN: Final = (*default_family(cpu_engine=True, ok_requests=1_000_000), "e2e_p50", "time_to_ready")
+"""What the gate of either kind of engine usually judges, and what a person asks for next."""
 
 
 def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
@@ -50,7 +55,9 @@ def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
         definitions={name: metric(name).definition for name in session.launches[0].metrics},
         replace=terms.replace,
     )
-    rows = [_line(row) for row in old_and_new(before, session) if gate_row(row.metric) is not None and row.before]
+    rows = [_line(row) for row in old_and_new(before, session) if row.metric in SHOWN and row.before]
+    if rows:
+        rows.append(f"all: pytest-llmperf baseline diff {shlex.quote(nodeid)}")
     sessions = min(6, len(kept) + 1)
     said = [f"baseline of {nodeid} refreshed: {len(session.launches)} launches, {sessions} session(s) stored"]
     if sessions == 1:
@@ -72,5 +79,5 @@ def _line(row: Row) -> str:
     def shown(value: float | None) -> str:
         return "no finite value" if value is None else format_quantity(value, row.unit)
 
-    change = "" if row.change is None else f" ({100 * row.change:+.1f} %)"
+    change = "" if row.change is None else f" ({100 * row.change:+,.1f} %)"
     return f"{row.metric}: {shown(row.before)} → {shown(row.after)}{change}"

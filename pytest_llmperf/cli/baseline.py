@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from pytest_llmperf.baseline.keys import Key
@@ -19,7 +19,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli import baseline_change
 from pytest_llmperf.cli.entries import Chosen, add_store, choose, choose_one, open_store
 from pytest_llmperf.cli.tables import change_rows, table
-from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.units import format_quantity
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show.add_argument("what", metavar="WHAT", help=what)
     diff = add("diff", _diff, "two entries side by side: values with the effect, identities field by field")
     diff.add_argument("before", metavar="A", help=what)
-    diff.add_argument("after", metavar="B", help="as A")
+    diff.add_argument("after", metavar="B", nargs="?", help="as A; without it A's newest session beside those before")
     baseline_change.configure(add)
 
 
@@ -161,7 +161,7 @@ def _classes(identity: Identity) -> Sequence[tuple[str, Mapping[str, Any]]]:
 
 def _diff(arguments: argparse.Namespace) -> int:
     store = open_store(arguments)
-    before, after = choose_one(store, arguments.before), choose_one(store, arguments.after)
+    before, after = _sides(choose_one(store, arguments.before), arguments.after, store)
     rows = compare(
         before.entry.sessions, after.entry.sessions, (before.entry.definitions, after.entry.definitions)
     )  # fmt: skip
@@ -175,11 +175,28 @@ def _diff(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(content, indent=1))
         return 0
-    print(f"A  {before.name}\nB  {after.name}\n")
+    print(f"A  {before.name}{_extent(before)}\nB  {after.name}{_extent(after)}\n")
     print(table((("metric", "A", "B", "change", "", "launches"), *change_rows(rows))))
     print()
     print(table((("", "field", "A", "B"), *differences)) if differences else "the identities are the same")
     return 0
+
+
+def _sides(chosen: Chosen, other: str | None, store: Store) -> tuple[Chosen, Chosen]:
+    if other is not None:
+        return chosen, choose_one(store, other)
+    *earlier, newest = chosen.entry.sessions
+    if not earlier:
+        raise UsageError(f"{chosen.name} has one session, and none before it; name another entry as B")
+    parts = [chosen.entry.model_copy(update={"sessions": tuple(each)}) for each in (earlier, [newest])]
+    return replace(chosen, entry=parts[0]), replace(chosen, entry=parts[1])
+
+
+def _extent(chosen: Chosen) -> str:
+    """Which sessions are meant."""
+    sessions = chosen.entry.sessions
+    many = f"{len(sessions)} sessions, the last of" if len(sessions) > 1 else "the session of"
+    return f"  {many} {sessions[-1].created}"
 
 
 def _differences(before: Chosen, after: Chosen) -> list[tuple[str, str, str, str]]:

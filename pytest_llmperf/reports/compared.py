@@ -7,6 +7,7 @@ from typing import Final
 
 from pytest_llmperf.comparisons import ComparisonReport, DifferenceReport, JudgementReport
 from pytest_llmperf.gate import PRECEDENCE, VerdictName
+from pytest_llmperf.reports.phrases import digits
 from pytest_llmperf.result import TestReport
 from pytest_llmperf.units import format_quantity
 
@@ -106,7 +107,7 @@ def differences(judgement: JudgementReport, *roles: str) -> Iterator[str]:
     for role in roles:
         found = [each for each in judgement.differences if each.role == role]
         if found:
-            yield f"{_SAYINGS[role]}: {'; '.join(map(_difference, found))}"
+            yield f"{_SAYINGS[role]}: {(', ' if role == 'unverified' else '; ').join(map(_difference, found))}"
 
 
 def effort(judgement: JudgementReport) -> str:
@@ -155,13 +156,16 @@ def detects(judgement: JudgementReport) -> str | None:
 
 
 def undecided(tests: Sequence[TestReport]) -> list[str]:
-    """What must not be mistaken for a PASS: every undecided test with its reason and what would decide it."""
+    """What must not be mistaken for a PASS: every undecided test with what would decide it.
+
+    Why it is undecided is said where the test is told of.
+    """
     lines = []
     for test in tests:
         judgement = test.judgement
         if judgement is not None and judgement.verdict in UNDECIDED:
             remedy = f" · decide: {judgement.remedy}" if judgement.remedy else ""
-            lines.append(f"{judgement.verdict} {test.nodeid}: {judgement.reason}{remedy}")
+            lines.append(f"{judgement.verdict} {test.nodeid}{remedy}")
     return lines
 
 
@@ -198,7 +202,7 @@ def count_line(tests: Sequence[TestReport]) -> str:
 
 def percent(ratio: float | None) -> str:
     """A ratio as a percentage of three digits."""
-    return "n/a" if ratio is None else f"{100 * ratio:.3g} %"
+    return "n/a" if ratio is None else f"{digits(100 * ratio)} %"
 
 
 def _signed(ratio: float | None) -> str:
@@ -206,9 +210,9 @@ def _signed(ratio: float | None) -> str:
 
 
 def _difference(found: DifferenceReport) -> str:
-    note = f" ({found.note})" if found.note else ""
     if found.role == "unverified":
-        return found.name + note
+        return found.name
+    note = f" ({found.note})" if found.note else ""
     return f"{found.name} {found.baseline} → {found.candidate}{note}"
 
 

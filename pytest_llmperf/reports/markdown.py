@@ -22,7 +22,7 @@ from pytest_llmperf.reports.compared import (
     value_texts,
 )
 from pytest_llmperf.reports.markup import Block, assemble, code, fenced, plain
-from pytest_llmperf.reports.phrases import check_line, warnings_of
+from pytest_llmperf.reports.phrases import check_line, digits, warnings_of
 from pytest_llmperf.reports.spent import spent_text
 from pytest_llmperf.result import RunReport, TestReport
 
@@ -252,7 +252,7 @@ def _acceptances(tests: Sequence[TestReport]) -> Iterator[str]:
                     "[[tool.llmperf.accept]]",
                     f"test = {json.dumps(test.nodeid)}",
                     f"metric = {json.dumps(entry.metric)}",
-                    f'up_to = "{100 * worst:.3g} %"',
+                    f'up_to = "{digits(100 * worst).replace(",", "")} %"',
                     'reason = "…"',
                     'until = "…"',
                     'approved_by = "…"',

@@ -18,6 +18,7 @@ __all__ = [
     "SHOWN_FAMILIES",
     "cell_text",
     "check_line",
+    "digits",
     "notes_of",
     "warnings_of",
     "wrapped",
@@ -110,6 +111,12 @@ def cell_text(entry: MetricReport | None) -> str:
         return "invalid"
     # A percentile without a finite value, but with values, lies among the failed requests.
     return "∞" if entry.value is None and entry.n else format_quantity(entry.value, entry.unit)
+
+
+def digits(value: float, significant: int = 3) -> str:
+    """``value`` with so many significant digits and never a power of ten above: ``0.23``, ``5``, ``1,250``."""
+    whole = abs(value) >= 10**significant - 0.5
+    return f"{value:,.0f}" if whole else f"{value:.{significant}g}"
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmperf.comparisons import Forecast
 from pytest_llmperf.plan import LoadProfile, Plan
+from pytest_llmperf.reports.phrases import digits
 from pytest_llmperf.result import RunReport
 from pytest_llmperf.units import format_quantity
 
@@ -25,7 +26,7 @@ def describe_campaign(plans: Sequence[Plan], last: RunReport | None, forecast: F
     lines = [f"llmperf: server {server.name} ({where}): {launches}, {len(plans)} test(s), {total} a launch"]
     lines.append(f"  {forecast.mode}{_cost(forecast)}")
     if forecast.detects:
-        shown = ", ".join(f"{name} {100 * change:.3g} %" for name, change in forecast.detects.items())
+        shown = ", ".join(f"{name} {digits(100 * change)} %" for name, change in forecast.detects.items())
         lines.append(f"  smallest change that this shows in four of five cases: {shown}")
     lines += [f"  note: {note}" for note in forecast.notes]
     for plan, value in zip(plans, seconds, strict=True):
@@ -50,7 +51,7 @@ def _cost(forecast: Forecast) -> str:
     if most > 1.05 * least:
         text += f" to {format_quantity(most, 's')}"
     if forecast.gpus:
-        text += f", at most {most * forecast.gpus / 3600:.2g} GPUh"
+        text += f", at most {digits(most * forecast.gpus / 3600, 2)} GPUh"
     return text if forecast.price_usd is None else f"{text} (${forecast.price_usd:,.2f})"
 
 

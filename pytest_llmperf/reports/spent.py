@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pytest_llmperf.reports.phrases import digits
 from pytest_llmperf.result import CampaignReport, RunReport
 
 __all__ = ["spent_text"]
@@ -30,7 +31,7 @@ def spent_text(report: RunReport) -> str | None:
         price += held * int(count) / 3600 * (rate or 0.0)
     if not seconds:
         return None
-    return f"about {seconds / 60:.3g} GPU-min" + (f" (${price:,.2f})" if priced else "")
+    return f"about {digits(seconds / 60)} GPU-min" + (f" (${price:,.2f})" if priced else "")
 
 
 def _held_s(campaign: CampaignReport) -> float | None:

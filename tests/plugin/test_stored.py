@@ -43,6 +43,21 @@ def test_a_refresh_stores_three_launches_with_who_and_why(pytester: pytest.Pytes
     assert samples.stat().st_size > 0
 
 
+def test_a_second_refresh_shows_what_a_gate_judges_and_where_the_rest_is(pytester: pytest.Pytester) -> None:
+    prepare(pytester)
+    refresh(pytester, 1)
+    lines = [line.strip() for line in compare(pytester, *REFRESH).stdout.lines]
+    said = lines[next(number for number, line in enumerate(lines) if "2 session(s) stored" in line) + 1 :]
+    shown = [line.partition(":")[0] for line in said if " → " in line]
+    usual = {"ttft_p50", "tpot_mean", "output_throughput", "peak_memory", "ttft_p95", "cpu_seconds_per_mtok"}
+    assert {"ttft_p50", "e2e_p50", "time_to_ready"} <= set(shown) <= usual | {"e2e_p50", "time_to_ready"}
+    assert len(set(shown)) == len(shown)
+    assert "all: pytest-llmperf baseline diff test_it.py::test_speed" in said
+    told = pytester.run("pytest-llmperf", "baseline", "diff", "test_it.py::test_speed", "--baselines", "baselines")
+    assert told.ret == 0
+    told.stdout.fnmatch_lines(["metric *A *B *change*", "ttft_p50 *3 / 3", "ttft_p99 *3 / 3"])
+
+
 def test_an_unchanged_server_passes_in_two_launches(pytester: pytest.Pytester) -> None:
     prepare(pytester)
     refresh(pytester)

@@ -18,6 +18,7 @@ from pytest_llmperf.baseline.keys import Key
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.differences import differences, with_test
+from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics.trial import measure
 from pytest_llmperf.recordfile import write_records
 from pytest_llmperf.records import Trial
@@ -152,6 +153,22 @@ def test_diff_shows_effects_and_every_differing_field(store: Store, capsys: pyte
     ]
     assert content["metrics"][0]["change"] == pytest.approx(0.25)
     assert "the identities are the same" in run(capsys, "diff", KEY.path, KEY.path)[1]
+
+
+def test_diff_of_one_entry_shows_its_newest_session_beside_those_before(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(store)
+    status, _, err = run(capsys, "diff", KEY.path)
+    assert (status, "has one session, and none before it" in err) == (2, True)
+    put(store, what=session(1))
+    driver = {**identity().environment, "driver": Fact(value="590.2", source="live")}
+    put(store, what=session(2, [launch(0, 0.15)], environment=driver))
+    lines = [" ".join(line.split()) for line in run(capsys, "diff", KEY.path)[1].splitlines()]
+    assert lines[0].endswith(" 2 sessions, the last of 2027-01-02T00:00:00+00:00")
+    assert lines[1].endswith(" the session of 2027-01-03T00:00:00+00:00")
+    assert "ttft_p50 120 ms 150 ms +25.00 % worse 6 / 1" in lines
+    assert "environment driver 580.1 590.2" in lines
 
 
 def versions(store: Store) -> list[str]:

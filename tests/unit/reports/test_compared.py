@@ -6,9 +6,21 @@ import compared
 import pytest
 import reported
 
-from pytest_llmperf.reports.compared import change_text, compared_line, count_line, sureness, undecided
+from pytest_llmperf.comparisons import Forecast
+from pytest_llmperf.reports.compared import (
+    change_text,
+    compared_line,
+    count_line,
+    differences,
+    percent,
+    sureness,
+    undecided,
+)
 from pytest_llmperf.reports.failure import MOST_LINES, failure_message
 from pytest_llmperf.reports.junit import properties
+from pytest_llmperf.reports.markdown import render as markdown
+from pytest_llmperf.reports.schedule import describe_campaign
+from pytest_llmperf.reports.spent import spent_text
 from pytest_llmperf.reports.terminal import render, render_summary
 from pytest_llmperf.result import TestReport
 
@@ -29,6 +41,28 @@ def test_a_metric_without_a_finite_value_is_shown_as_infinite_where_it_failed_fo
 
 def test_a_large_change_is_readable() -> None:
     assert change_text(compared.entry("ttft_p50", "FAIL", 0.1, 2.5)) == "+2,400.0 %"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (0.05, "5 %"),
+        (0.0123456, "1.23 %"),
+        (9.994, "999 %"),
+        (9.996, "1,000 %"),
+        (12.5, "1,250 %"),
+        (1e5, "10,000,000 %"),
+    ],
+)
+def test_a_large_limit_is_no_power_of_ten(ratio: float, said: str) -> None:
+    assert percent(ratio) == said
+    entry = compared.WORSE.model_copy(update={"allowed": ratio, "ruled_out": ratio, "change_high": max(ratio, 0.2)})
+    found = compared.judgement("FAIL", detects={"ttft_p50": ratio})
+    test = compared.report("a.py::t", found, entry)
+    for text in (render(test, 100, color=False), render(test, 60, color=False), failure_message(test),
+                 markdown(compared.run(test))):  # fmt: skip
+        assert said in text
+        assert "e+" not in text
 
 
 @pytest.mark.parametrize(
@@ -60,12 +94,30 @@ def test_a_metric_that_is_shown_only_is_no_comparison() -> None:
 def test_undecided_tests_are_repeated_at_the_end_with_what_decides_them() -> None:
     tests = [compared.accepted(), compared.undecided(), compared.without_baseline()]
     vague, new = undecided(tests)
-    assert vague.startswith("INCONCLUSIVE perf/test_agent.py::test_agent[8]: too noisy: ttft_p50 · decide: pytest ")
-    assert vague.endswith("-k test_agent --llmperf-against version=0.32.0")
-    assert new.startswith("NO_BASELINE perf/test_new.py::test_new: no entry for this test on 1×NVIDIA H200")
-    assert new.endswith(" · decide: pytest --llmperf --llmperf-refresh --llmperf-reason 'first baseline'")
-    shown = render_summary(tests, 200, color=False)
-    assert shown.startswith("! INCONCLUSIVE perf/test_agent.py::test_agent[8]: too noisy")
+    assert vague == (
+        "INCONCLUSIVE perf/test_agent.py::test_agent[8] · decide: pytest --llmperf -k test_agent --llmperf-against "
+        "version=0.32.0"
+    )
+    assert new == (
+        "NO_BASELINE perf/test_new.py::test_new · decide: pytest --llmperf --llmperf-refresh --llmperf-reason "
+        "'first baseline'"
+    )
+    assert render_summary(tests, 200, color=False).startswith(f"! {vague}\n! {new}\n")
+
+
+def test_why_a_test_is_undecided_is_said_once() -> None:
+    test = compared.undecided()
+    assert test.judgement is not None
+    said = render(test, 200, color=False) + render_summary([test], 200, color=False)
+    assert said.count(test.judgement.reason) == 1
+
+
+def test_fields_that_neither_side_tells_are_named_once_with_one_explanation() -> None:
+    names = ("driver", "gpu_memory", "host", "mig")
+    note = "neither side tells it: not verified to be the same"
+    fields = tuple(compared.DTYPE.model_copy(update={"name": name, "note": note}) for name in names)
+    [sentence] = differences(compared.judgement("PASS", differences=fields), "unverified")
+    assert sentence == "not verified, unknown on both sides: driver, gpu_memory, host, mig"
 
 
 def test_how_sure_counts_launches_and_tells_noise() -> None:
@@ -106,6 +158,22 @@ def test_a_narrow_terminal_gets_lines_in_place_of_the_table() -> None:
     wide, narrow = (render(compared.regressed(), width, color=False) for width in (100, 70))
     assert "ruled out\n" in wide
     assert "✗ ttft_p50 181 ms → 214 ms, +18.2 % (+15.1 … +21.4) worse" in narrow
+
+
+def test_large_costs_are_no_powers_of_ten() -> None:
+    assert spent_text(compared.run(campaigns=(compared.launches(90_000),))) == "about 3,000 GPU-min"
+    long = Forecast(
+        mode="side by side", launches=(4, 16), seconds=(3600.0, 46_800.0), gpus=8, detects={"ttft_p99": 12.5}
+    )
+    said = "\n".join(describe_campaign([reported.plan()], None, long))
+    assert ", at most 104 GPUh" in said
+    assert "ttft_p99 1,250 %" in said
+
+
+def test_an_acceptance_is_written_as_the_configuration_reads_it() -> None:
+    gross = compared.WORSE.model_copy(update={"change": 12.0, "change_high": 12.5})
+    said = markdown(compared.run(compared.report("a.py::t", compared.judgement("FAIL"), gross)))
+    assert 'up_to = "1250 %"' in said
 
 
 # JUnit
