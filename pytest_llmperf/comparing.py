@@ -21,6 +21,7 @@ def add_comparison_options(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--llmperf-ab",
         metavar="KEY=VALUE",
+        action="append",
         help="launch the server and the same with this one change side by side, e.g. max_num_seqs=32, version=0.33.0, "
         "args.--flag=x, env.NAME=x, variant=fp8, server=other, url=A,B",
     )
@@ -72,7 +73,11 @@ def read_terms(config: pytest.Config, settings: Settings) -> Terms:
     given = [f"--{name.replace('_', '-')}" for name in ONE_AT_A_TIME if config.getoption(name)]
     if len(given) > 1:
         raise ConfigError(given[0], "", f"and {given[1]} exclude each other")
-    ab = config.getoption("llmperf_ab") or (None if given else settings.ab)
+    written_ab = config.getoption("llmperf_ab") or []
+    if len(written_ab) > 1:
+        problem = "a comparison has one variable; several keys as one are a variant=NAME of the configuration"
+        raise ConfigError("--llmperf-ab", ", ".join(written_ab), problem)
+    ab = (written_ab[0] if written_ab else None) or (None if given else settings.ab)
     against = config.getoption("llmperf_against") or (None if given else settings.against)
     if ab and against:
         raise ConfigError(settings.source, "ab", "and against exclude each other; keep one of them")

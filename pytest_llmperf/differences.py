@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from pytest_llmperf.identity import UNKNOWN, Fact, FactClass, Identity
 from pytest_llmperf.plan import Plan
 
-__all__ = ["WHOLE", "Difference", "differences", "with_test", "workload_digest"]
+__all__ = ["WHOLE", "Difference", "changes", "differences", "with_test", "workload_digest"]
 
 WHOLE: Final = frozenset({"server", "url"})
 """Declared "variables" that are a whole server: one input may differ, whichever it is."""
@@ -172,3 +172,15 @@ def _without(facts: Mapping[str, Fact], group: str) -> dict[str, Fact]:
 
 def _sides(each: Difference) -> tuple[str, str]:
     return each.baseline, each.candidate
+
+
+def changes(earlier: Identity, later: Identity) -> list[str]:
+    """Inputs and environment that differ between two launches of one specification, in words; a fact that only one of
+    them has is none."""
+    found = []
+    for kind in ("input", "environment"):
+        before, after = earlier.facts(kind), later.facts(kind)
+        for name in before.keys() & after.keys():
+            if before[name].value != after[name].value:
+                found.append(f"{name} {before[name].value} → {after[name].value}")
+    return sorted(found)

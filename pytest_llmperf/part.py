@@ -25,6 +25,7 @@ UNDECIDED: Final = ("INCONCLUSIVE", "NO_BASELINE")
 FAILING: Final = ("INVALID", "CONFOUNDED", "FAIL")
 FailureKind = Literal["undecided", "infra", "other"]
 Outcome = Literal["passed", "failed", "error", "skipped", "interrupted"]
+SECOND_RUN: Final = "llmperf.run() was called a second time: a test has one load; write a second test for another one"
 INFRA_PREFIX: Final = "INFRA (says nothing about performance): "
 
 
@@ -88,10 +89,7 @@ class TestPart:
         """Drive this test's load, or hand over what its campaign has measured already. Exactly once per test."""
         self.calls += 1
         if self.calls > 1:
-            self._raise(
-                "llmperf.run() was called a second time: a test has one load; write a second test for another one",
-                "other",
-            )
+            self._raise(SECOND_RUN, "other")
         if self._result is None:
             self._result = self._measured()
         return self._result
@@ -110,6 +108,8 @@ class TestPart:
         """The verdict of a test that ended by itself; fails it where it has measured nothing."""
         if self.calls == 0:
             self._raise("the test never called llmperf.run(): nothing was measured", "other")
+        if self.calls > 1:
+            self._raise(SECOND_RUN, "other")
         verdict = self.judge()
         if verdict is None:  # run() failed, and the test swallowed that
             if self.error is not None:

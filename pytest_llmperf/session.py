@@ -147,7 +147,7 @@ class LlmperfSession:
         last = Journal.last_report(self._options.report_dir)
         lines = []
         for campaign in self._campaigns:
-            lines += describe_campaign([public_plan(plan) for plan in campaign.plans], last, campaign.forecast())
+            lines += describe_campaign([public_plan(plan) for plan in campaign.resolved], last, campaign.forecast())
         return lines
 
     @pytest.hookimpl(tryfirst=True)
@@ -196,8 +196,8 @@ class LlmperfSession:
             # The test ended by itself; what was measured is judged and reported all the same.
             if (verdict := part.judge()) is not None:
                 item.user_properties += [(VERDICT, verdict.name), *part.properties()]
-                if isinstance(error, pytest.skip.Exception):
-                    part.fail_unless_passed(verdict)  # a skip after the measurement hides nothing
+                if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+                    part.fail_unless_passed(verdict)  # what comes after the measurement hides nothing
                 elif (message := part.why_not_passed(verdict)) is not None:
                     item.add_report_section("call", "llmperf", message)
             raise

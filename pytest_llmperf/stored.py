@@ -39,7 +39,7 @@ def public_plan(plan: Plan) -> Plan:
     server = plan.server
     shown = {
         "extra_args": redact(server.extra_args),
-        "env": {name: HIDDEN if secret_name(name) else value for name, value in server.env.items()},
+        "env": {name: HIDDEN if secret_name(name) else redact([value])[0] for name, value in server.env.items()},
         "url": redact([server.url])[0] if server.url is not None else None,
     }
     return plan.model_copy(update={"server": server.model_copy(update=shown)})

@@ -149,6 +149,11 @@ class Campaign:
         """All launches so far, the live one last."""
         return self._rig.launches()
 
+    @property
+    def resolved(self) -> tuple[Plan, ...]:
+        """The plans as they are run, with the replays that a comparison needs."""
+        return tuple(case.plan for case in self._cases.values())
+
     def forecast(self) -> Forecast:
         """What it will cost and can show."""
         return self._umpire.forecast(self.plans)

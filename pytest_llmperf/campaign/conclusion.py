@@ -150,7 +150,7 @@ def _row(judged: MetricJudgement, comparison: Comparison, sizes: tuple[int, int]
         change=change,
         change_low=low,
         change_high=high,
-        allowed=math.expm1(judged.floor),
+        allowed=_allowed(judged),
         ruled_out=math.expm1(judged.limit),
         widened=judged.widened,
         p=judged.p,
@@ -160,6 +160,12 @@ def _row(judged: MetricJudgement, comparison: Comparison, sizes: tuple[int, int]
         candidate_launches=sizes[1],
         reason=_sentence(judged),
     )
+
+
+def _allowed(judged: MetricJudgement) -> float:
+    """The tolerance as it was written: a plain one, T, has the limit log(1 + 2T) and half of it as its floor."""
+    plain = judged.widened or math.isclose(judged.limit, 2 * judged.floor, rel_tol=1e-9)
+    return math.expm1(2 * judged.floor) / 2 if plain else math.expm1(judged.floor)
 
 
 def _metric_verdict(judged: MetricJudgement, comparison: Comparison) -> VerdictName:
@@ -173,7 +179,7 @@ def _metric_verdict(judged: MetricJudgement, comparison: Comparison) -> VerdictN
 def _sentence(judged: MetricJudgement) -> str:
     limit = f"{100 * math.expm1(judged.limit):.3g} %"
     if judged.regressed:
-        return f"shown worse (p {judged.p_seq:.2g}), by more than the {100 * math.expm1(judged.floor):.3g} % allowed"
+        return f"shown worse (p {judged.p_seq:.2g}), by more than the {100 * _allowed(judged):.3g} % allowed"
     if judged.upper < judged.limit:
         return f"shown no worse: a change beyond {limit} is ruled out"
     return f"not decided: a change up to {100 * math.expm1(min(judged.upper, 5)):.3g} % is not ruled out"

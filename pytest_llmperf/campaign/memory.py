@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import final
 
 from pytest_llmperf.baseline.keys import Key, slug
 from pytest_llmperf.baseline.provenance import Provenance
@@ -46,11 +46,6 @@ class Missing:
 
     reason: str
     nearest: str
-
-
-ONE_SESSION: Final = (
-    "the baseline is one session: it rarely acquits and convicts of gross changes only; refresh it on other days"
-)
 
 
 @final
@@ -232,8 +227,6 @@ def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:
     sessions = [session for session in entry.sessions if _load_of(session) == load]
     if len(sessions) < len(entry.sessions):
         notes.append(f"{len(entry.sessions) - len(sessions)} stored session(s) of another load are left out")
-    if len(sessions) == 1:
-        notes.append(ONE_SESSION)
     launches = []
     for session in sessions:
         for each in session.launches:

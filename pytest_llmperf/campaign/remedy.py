@@ -14,6 +14,7 @@ from pytest_llmperf.variables import unlaunchable_versions
 
 __all__ = ["remedy"]
 
+ELSEWHERE: Final = ("driver", "host", "system", "pool")
 REFRESH: Final = "--llmperf-refresh --llmperf-reason"
 _NO_VALUES: Final = ("not set", "unknown", "default")
 
@@ -52,9 +53,14 @@ def remedy(plan: Plan, comparison: Comparison, option: str, given: str = "") -> 
         return f"launches of both versions side by side would decide, but {reason}"
     if changed:
         return _side_by_side(test, command, changed)
+    if any(each.name in ELSEWHERE for each in comparison.differences):
+        return (
+            "another host is all that differs: rerun on the baseline's host, or measure it here first: "
+            f"{command} {REFRESH} 'on this host'"
+        )
     return (
-        "the same configuration measured on another day or host is all that differs: rerun on the baseline's host, or "
-        f"refresh it there first: {command} {REFRESH} 'another day'"
+        "nothing that was set differs, so there is nothing to launch side by side: learn how this runner varies with "
+        f"pytest-llmperf doctor noise {shlex.quote(plan.nodeid)}, then more replays, a longer load or wider tolerances"
     )
 
 

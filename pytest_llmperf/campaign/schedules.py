@@ -14,6 +14,7 @@ from typing import Final
 from pytest_llmperf.campaign.budget import Budget
 from pytest_llmperf.campaign.case import Case, Served
 from pytest_llmperf.campaign.rig import Arm, Rig
+from pytest_llmperf.differences import changes
 from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
@@ -251,7 +252,9 @@ def _started(
         _fail(cases, error, arm if isinstance(error, ServerStartError) else None)
         return False
     for case in cases:
-        case.identities.setdefault(arm, live.identity)
+        changed = changes(case.identities.setdefault(arm, live.identity), live.identity)
+        if changed and case.open:
+            case.error = LlmperfError(f"the {arm} is not what it was in an earlier launch: {'; '.join(changed)}")
     return True
 
 

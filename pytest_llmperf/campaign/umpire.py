@@ -210,6 +210,8 @@ class Umpire:
     def _meet_stored(self, case: Case) -> None:
         case.wanted = STORED_LAUNCHES[0] if self._grounds.find_partner(case, mode="stored") else 1
         case.strict = case.wanted > 1
+        if case.comparison is not None and case.comparison.verdict == "CONFOUNDED":
+            case.finished = True  # no load is worth its time
 
     def _look_stored(self, case: Case) -> None:
         if case.comparison is None or not case.strict or len(case.values["candidate"]) < STORED_LAUNCHES[0]:

@@ -37,8 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None:
             command += [f"--llmperf-{name}", value]
     with TemporaryDirectory(prefix="llmperf-noise-") as folder:
-        if arguments.json:
-            command += ["--llmperf-report", folder]
+        command += ["--llmperf-report", folder]  # the report of a gate is not to be overwritten
         status = subprocess.call([*command, *arguments.tests], stdout=sys.stderr if arguments.json else None)
         file = Path(folder) / REPORT_NAME
         if arguments.json and file.exists():

@@ -48,7 +48,7 @@ def launch_values(test: TestReport) -> dict[str, tuple[float | None, ...]]:
     """
     launches: dict[int, list[Mapping[str, float | None]]] = {}
     for trial in test.trials:
-        if trial.arm == CANDIDATE:
+        if trial.arm == CANDIDATE and trial.discarded is None:
             known = {name: None if found.invalid else found.value for name, found in trial.metrics.items()}
             launches.setdefault(trial.launch, []).append(known if trial.validity.valid else {})
     names = dict.fromkeys(name for replays in launches.values() for known in replays for name in known)

@@ -97,7 +97,7 @@ def compared_line(entry: ComparisonReport) -> str:
 def partner(judgement: JudgementReport) -> str:
     """With what it was compared, and the one thing that was meant to differ."""
     if judgement.verdict == "NO_BASELINE":
-        return f"against {judgement.against}"
+        return f"against {judgement.against or 'nothing: none is stored'}"
     variable = f"variable {judgement.variable}" if judgement.variable else "nothing is meant to differ"
     return f"against {judgement.against} · {variable}"
 
@@ -143,7 +143,7 @@ def sureness(test: TestReport) -> str:
     if judgement.p_global < 1:
         text += f"; p = {judgement.p_global:.2g} over all metrics and looks if nothing were worse"
     if judgement.kappa > NOISY:
-        text += f"; this job's variance is {judgement.kappa:.1f} times that of this runner's history"
+        text += f"; this job's variance is {judgement.kappa:.1f} times the one expected"
     return text
 
 
@@ -191,7 +191,7 @@ def count_line(tests: Sequence[TestReport]) -> str:
         many = sum(test.judgement is not None and test.judgement.verdict == verdict for test in asked)
         if many:
             parts.append(f"{_count(many, 'test')} {words}")
-    if not asked:
+    if not asked and all(test.verdict not in ("NOT_RUN", "INFRA") for test in tests):
         parts.append("no test asked for one")
     elif not made:
         parts.append("NOTHING WAS COMPARED")

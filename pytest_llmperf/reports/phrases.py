@@ -88,6 +88,9 @@ def warnings_of(test: TestReport) -> list[str]:
     return [*found, *(f"UNSETTLED{which}: {reason}" for reason in reasons)]
 
 
+_FIGURE: Final = re.compile(r"\d[\d.,]*")
+
+
 def notes_of(test: TestReport) -> list[str]:
     """What qualifies the numbers, each once: of the trials, and of the shown metrics that have no value."""
     found: dict[str, None] = {}
@@ -101,7 +104,11 @@ def notes_of(test: TestReport) -> list[str]:
         if entry is not None and entry.note and (entry.value is None or "lower bound" in entry.note):
             absent.setdefault(entry.note, []).append(family)
     found |= {f"{', '.join(names)}: {note}": None for note, names in absent.items()}
-    return list(found)
+    alike: dict[str, list[str]] = {}
+    for note in found:
+        alike.setdefault(_FIGURE.sub("#", note), []).append(note)
+    return [notes[0] if len(notes) == 1 else f"{notes[0]} (and in {len(notes) - 1} more trials)"
+            for notes in alike.values()]  # fmt: skip
 
 
 def cell_text(entry: MetricReport | None) -> str:

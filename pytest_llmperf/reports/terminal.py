@@ -71,7 +71,7 @@ def render(test: TestReport, width: int, color: bool) -> str:
             _paragraph(console, f"! {warning}", width, "bold magenta")
         if test.verdict in ("NOT_RUN", "INFRA") and test.message:
             _paragraph(console, test.message.strip().splitlines()[0], width)
-        if test.metrics:
+        if test.metrics and test.trials:
             console.print(Padding(_latencies(test.metrics), (0, 0, 0, 2)))
             _paragraph(console, _scalars(test.metrics), width)
         for check in test.slas:

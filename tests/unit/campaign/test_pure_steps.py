@@ -233,7 +233,7 @@ def test_rows_show_the_change_of_the_value_itself_in_its_own_direction() -> None
         assert row.change_low is not None
         assert row.change_high is not None
         assert row.change_low < (row.change or 0) < row.change_high
-    assert rows["ttft_p50"].allowed == pytest.approx(math.sqrt(1.05) - 1)
+    assert rows["ttft_p50"].allowed == pytest.approx(0.025)
     assert rows["ttft_p50"].ruled_out == pytest.approx(0.05)
     assert judgement_report(comparison).verdict == "FAIL"
 
@@ -369,7 +369,6 @@ def test_two_running_servers_are_not_told_to_compare_two_running_servers() -> No
         (EXECUTABLE, NONE, "--llmperf-against version=0.2"),
         (RUNNING, Comparison("targeted", ""), LATEST),
         (MINE, Comparison("interleaved", ""), "--llmperf-ab threads=2"),
-        (MINE, Comparison("stored", ""), LATEST),
         (MINE, Comparison("stored", "", differences=(declared("version", "1", "2"),)), LATEST),
         (MINE, Comparison("stored", "", differences=(declared("threads", "1", "2"),)), LATEST),
     ],

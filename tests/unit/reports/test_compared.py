@@ -124,7 +124,7 @@ def test_how_sure_counts_launches_and_tells_noise() -> None:
     assert sureness(compared.regressed()) == (
         "4 baseline and 4 candidate launches, interleaved; p = 0.0075 over all metrics and looks if nothing were worse"
     )
-    assert "3.2 times that of this runner's history" in sureness(compared.undecided())
+    assert "3.2 times the one expected" in sureness(compared.undecided())
     targeted = compared.report("a.py::t", compared.judgement("INCONCLUSIVE", mode="targeted", p_global=1.0))
     assert sureness(targeted) == "running server, nothing could be launched"
 
