@@ -102,7 +102,7 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
-    gpus = () if live.engine.cpu else plan.server.gpus
+    gpus = None if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
