@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import file_digest
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from pytest_llmperf.units import parse_quantity
 
-__all__ = ["DataFile", "Frozen", "GivenFile", "Level", "Pause", "Price", "Rate", "Seconds", "find_file"]
+__all__ = [
+    "DataFile",
+    "Frozen",
+    "GivenFile",
+    "Level",
+    "Pause",
+    "Price",
+    "Rate",
+    "Seconds",
+    "find_file",
+    "on_other_machine",
+]
 
 
 def _seconds(written: object) -> object:
@@ -36,6 +49,17 @@ Price = Annotated[float, BeforeValidator(_price), Field(ge=0, le=1e6, allow_inf_
 """Written as ``"3.50 USD/h"``; a validated model holds USD per hour."""
 Level = Annotated[float, BeforeValidator(_rate), Field(ge=0, allow_inf_nan=False)]
 """A rate, or a number of requests in flight; may be nothing for a while."""
+
+
+def on_other_machine(url: str | None) -> bool:
+    """Whether a server's URL leads away from this machine: to a host that is neither its loopback nor a socket file."""
+    if url is None or url.startswith(("unix:", "http+unix:")):
+        return False
+    host = urlsplit(url.strip()).hostname or ""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
 
 
 class Frozen(BaseModel):

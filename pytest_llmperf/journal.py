@@ -109,11 +109,10 @@ def _is_ours(summary: Path) -> bool:
 
 def _files_of(report: RunReport) -> list[str]:
     """What a report refers to below its folder: nothing else there is ours to delete."""
-    records = [trial.records for test in report.tests for trial in test.trials]
+    trials = [trial for test in report.tests for trial in test.trials]
+    files = [name for trial in trials for name in (trial.records, trial.telemetry)]
     logs = [launch.log for campaign in report.campaigns for launch in campaign.launches]
-    return [
-        name for name in (*records, *logs) if name and not Path(name).is_absolute() and ".." not in Path(name).parts
-    ]
+    return [name for name in (*files, *logs) if name and not Path(name).is_absolute() and ".." not in Path(name).parts]
 
 
 def _environment() -> dict[str, str]:

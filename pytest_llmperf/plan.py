@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from pytest_llmperf.catalog import metric
-from pytest_llmperf.fields import DataFile, Frozen, GivenFile, Seconds
+from pytest_llmperf.fields import DataFile, Frozen, GivenFile, Seconds, on_other_machine
 from pytest_llmperf.lengths import Empirical, Fixed, Lengths, Lognormal, Normal, Uniform
 from pytest_llmperf.profile import Linear, LoadProfile, Steps
 from pytest_llmperf.workload import Part, SharedPrefix, Think, Workload
@@ -219,6 +219,9 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        if self.gpus and self.on_other_machine:
+            problem = f"gpus = {list(self.gpus)} are this machine's, and url = {self.url!r} leads to another"
+            raise ValueError(f"{problem}: leave gpus out")
         known = sorted(name for name in self.identity if name.partition(".")[0] in ("args", "env"))
         if known and self.url is None:
             raise ValueError(f"identity.{known[0]} is known of a server that is started here; leave it out")
@@ -232,6 +235,11 @@ class ServerSpec(Frozen):
     @property
     def targeted(self) -> bool:
         return self.url is not None
+
+    @property
+    def on_other_machine(self) -> bool:
+        """As far as its URL tells: nothing of this machine is the server's then."""
+        return on_other_machine(self.url)
 
     @property
     def program(self) -> str | None:

@@ -1,9 +1,12 @@
-"""``records/*.jsonl.gz``: one JSON object per request, in the order of the plan.
+"""``records/*.jsonl.gz``: one JSON object per request, in the order of the plan; and the samples beside them.
 
 Keys are those of ``RequestRecord``, in its order, except that ``chunk_ns`` holds integer deltas: the first is
 the time itself, each further one the gap to the chunk before it; the text of the output is never stored. All
 times are ns of the run's one monotonic clock. The gzip header carries no time and no name, so equal records give
 equal files.
+
+``telemetry/*.jsonl.gz`` holds what was sampled of the server meanwhile: first an object with ``gpus`` and ``notes`` as
+in ``records.Telemetry``, then one for every sample, with the keys of ``HostSample`` or ``GpuSample``.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, asdict, fields
 from itertools import accumulate
 from operator import sub
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.records import Ints, Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmperf.records import GpuSample, HostSample, Ints, Outcome, Phase, RequestRecord, Telemetry, TokenSource
 
-__all__ = ["read_records", "write_records"]
+__all__ = ["read_records", "read_telemetry", "write_records", "write_telemetry"]
+
+T = TypeVar("T")
 
 _FIELDS: Final = tuple(field.name for field in fields(RequestRecord) if field.name != "texts")
 _REQUIRED: Final = frozenset(field.name for field in fields(RequestRecord) if field.default is MISSING)
@@ -29,8 +34,32 @@ _REQUIRED: Final = frozenset(field.name for field in fields(RequestRecord) if fi
 
 def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
     """Write ``path`` (``….jsonl.gz``) in one step; the folder is made where it is absent. Raises OSError."""
-    lines = (json.dumps(_to_json(record), separators=(",", ":")) for record in records)
-    body = "".join(f"{line}\n" for line in lines).encode()
+    _write(path, map(_to_json, records))
+
+
+def read_records(path: Path) -> tuple[RequestRecord, ...]:
+    """The records of ``path``. Raises UsageError naming file and line where it is not such a file."""
+    return tuple(_read(path, _from_json, "a request record"))
+
+
+def write_telemetry(path: Path, telemetry: Telemetry) -> None:
+    """As ``write_records``."""
+    head = {"gpus": telemetry.gpus, "notes": telemetry.notes}
+    _write(path, (head, *map(asdict, telemetry.host), *map(asdict, telemetry.gpu)))
+
+
+def read_telemetry(path: Path) -> Telemetry:
+    """The telemetry of ``path``. Raises UsageError naming file and line where it is not such a file."""
+    found = _read(path, _sample, "a sample")
+    if not found or not isinstance(found[0], Telemetry):
+        raise UsageError(f"{path}: line 1: not the head of telemetry")
+    host = tuple(each for each in found if isinstance(each, HostSample))
+    gpu = tuple(each for each in found if isinstance(each, GpuSample))
+    return Telemetry(host, gpu, found[0].gpus, found[0].notes)
+
+
+def _write(path: Path, objects: Iterable[dict[str, Any]]) -> None:
+    body = "".join(f"{json.dumps(each, separators=(',', ':'))}\n" for each in objects).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -41,8 +70,7 @@ def write_records(path: Path, records: Iterable[RequestRecord]) -> None:
         raise
 
 
-def read_records(path: Path) -> tuple[RequestRecord, ...]:
-    """The records of ``path``. Raises UsageError naming file and line where it is not such a file."""
+def _read(path: Path, convert: Callable[[dict[str, Any]], T], what: str) -> list[T]:
     try:
         text = gzip.decompress(path.read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -50,10 +78,17 @@ def read_records(path: Path) -> tuple[RequestRecord, ...]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            found.append(_from_json(json.loads(line)))
+            found.append(convert(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path}: line {number}: not a request record: {error}") from error
-    return tuple(found)
+            raise UsageError(f"{path}: line {number}: not {what}: {error}") from error
+    return found
+
+
+def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample:
+    if "gpus" in written:
+        gpus = written["gpus"]
+        return Telemetry(gpus=None if gpus is None else tuple(gpus), notes=tuple(written["notes"]))
+    return GpuSample(**written) if "gpu" in written else HostSample(**written)
 
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:

@@ -266,6 +266,8 @@ class Telemetry:
 
     host: tuple[HostSample, ...] = ()
     gpu: tuple[GpuSample, ...] = ()
+    gpus: tuple[int, ...] | None = None
+    """The GPUs that hold the server's memory, as far as known; None: it computes on the CPU, in host memory."""
     notes: tuple[str, ...] = ()
     """Why a source is absent, gaps of the sampler itself."""
 

@@ -132,6 +132,8 @@ class TrialReport(_Stored):
     slowest: tuple[SlowRequest, ...] = ()
     records: str | None = None
     """Path of the requests' records, relative to the report."""
+    telemetry: str | None = None
+    """Path of the samples of the server's memory and CPU; None where there are none."""
     discarded: str | None = None
     """Why it counts for nothing although it was measured; None where it counts."""
     wall_start: float

@@ -28,7 +28,7 @@ from pytest_llmperf.load.texts import Prompt, conversation, prompt_of
 from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.metrics import LoadFacts, assess
 from pytest_llmperf.plan import Plan
-from pytest_llmperf.recordfile import write_records
+from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Phase, Telemetry, Trial
 from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
@@ -102,7 +102,7 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
-    gpus = () if live.engine.cpu else plan.server.gpus
+    gpus = None if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
@@ -138,12 +138,15 @@ def run_replay(
 
 
 def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
-    """Write the trial's records below ``report_dir`` and give its summary."""
-    path = Path("records") / f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
+    """Write the trial's records and telemetry below ``report_dir`` and give its summary."""
+    name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
+    records, telemetry = f"records/{name}", f"telemetry/{name}" if trial.telemetry.host or trial.telemetry.gpu else None
     try:
-        write_records(report_dir / path, trial.records)
+        write_records(report_dir / records, trial.records)
+        if telemetry is not None:
+            write_telemetry(report_dir / telemetry, trial.telemetry)
     except OSError as error:
-        raise InfraError(f"{report_dir / path} cannot be written: {error.strerror}") from None
+        raise InfraError(f"{report_dir / records} or its telemetry cannot be written: {error.strerror}") from None
     facts = LoadFacts(
         request_rate=plan.load.request_rate if plan.load.max_concurrency is None else None,
         # Conversations pause to think: what is in flight is not what the load asked for.
@@ -153,7 +156,7 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         template_tokens=template_tokens,
         asked=plan.limited,
     )
-    return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), path.as_posix())
+    return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), records, telemetry)
 
 
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:

@@ -51,9 +51,13 @@ def check_report(check: Check) -> CheckReport:
 
 
 def trial_report(
-    trial: Trial, measured: Mapping[str, MetricValue], validity: Validity, records_path: str | None
+    trial: Trial,
+    measured: Mapping[str, MetricValue],
+    validity: Validity,
+    records_path: str | None,
+    telemetry_path: str | None = None,
 ) -> TrialReport:
-    """One trial as it is stored; ``records_path`` is relative to the report."""
+    """One trial as it is stored; the paths are relative to the report."""
     count, flying, client = counts(trial), in_flight(trial), trial.client
     return TrialReport(
         arm=trial.arm,
@@ -97,6 +101,7 @@ def trial_report(
         ),
         slowest=tuple(_slow(record) for record in slowest([trial])),
         records=records_path,
+        telemetry=telemetry_path,
         wall_start=trial.wall_start,
         monotonic_start_ns=trial.monotonic_start_ns,
         warnings=(*trial.warnings, *trial.telemetry.notes),

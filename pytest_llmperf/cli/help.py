@@ -70,7 +70,16 @@ All times are integer ns of one monotonic clock; null where it did not come to t
 
 Percentiles interpolate linearly between order statistics (numpy's default); a failed request counts as infinitely slow.
 TPOT = (last_output_ns - first_output_ns) / (output_tokens - tokens of the first chunk, 1 where that is not told); it is
-not defined for a request with a single token, or where all chunks have one time stamp. Means are over ok requests."""
+not defined for a request with a single token, or where all chunks have one time stamp. Means are over ok requests.
+
+telemetry/*.jsonl.gz beside them: what was sampled of the server's processes meanwhile. The first object names its GPUs
+(null: it computes on the CPU); then one for each sample, at t_ns of the same clock:
+
+  rss_bytes cpu_seconds processes   resident memory of the server's process tree, its CPU time so far, its processes
+  gpu used_bytes server_bytes       one GPU: memory in use, and that of the server's processes; null where not told
+
+peak_memory is the largest rss_bytes or, on GPUs, the largest sum of server_bytes (used_bytes where any is null) over
+the samples of one time; memory_growth is the least-squares slope of the same."""
 
 
 def _units() -> str:

@@ -18,18 +18,17 @@ _WHOLE_CARDS = "memory of whole GPUs: the driver does not tell the server's proc
 def memory_series(telemetry: Telemetry) -> tuple[tuple[tuple[int, int], ...], str | None]:
     """(time, bytes) of the server's memory, and a note.
 
-    Over its GPUs where GPUs were sampled, else host RSS.
+    Over all its GPUs, at times when each of them answered; host RSS for a server that computes on the CPU alone.
     """
-    if not telemetry.gpu:
+    if telemetry.gpus is None:
         return tuple((sample.t_ns, sample.rss_bytes) for sample in telemetry.host), None
     whole = any(sample.server_bytes is None for sample in telemetry.gpu)
     by_time: dict[int, dict[int, int]] = defaultdict(dict)
     for sample in telemetry.gpu:
         known = sample.used_bytes if whole or sample.server_bytes is None else sample.server_bytes
         by_time[sample.t_ns][sample.gpu] = known
-    gpus = max(len(cards) for cards in by_time.values())
     # A round in which a GPU did not answer would look like memory given back.
-    complete = {t: cards for t, cards in by_time.items() if len(cards) == gpus}
+    complete = {t: cards for t, cards in by_time.items() if cards.keys() == set(telemetry.gpus)}
     return tuple((t, sum(cards.values())) for t, cards in sorted(complete.items())), _WHOLE_CARDS if whole else None
 
 
@@ -95,5 +94,7 @@ def _cpu(trials: Sequence[Trial], absent: str) -> MetricValue:
 
 
 def _absent(trials: Sequence[Trial]) -> str:
+    sampled = any(trial.telemetry.host for trial in trials)
+    what = "host memory does not stand in for that of GPUs" if sampled else "the server's processes were not sampled"
     notes = dict.fromkeys(note for trial in trials for note in trial.telemetry.notes)
-    return "; ".join(("the server's processes were not sampled", *notes))
+    return "; ".join((what, *notes))

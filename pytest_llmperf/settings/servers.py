@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from pytest_llmperf.errors import ConfigError, MarkerError, nearest
+from pytest_llmperf.fields import on_other_machine
 from pytest_llmperf.identity import ENVIRONMENT, INPUTS, fact_class
 from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec, Workload
 from pytest_llmperf.recount import check_tokenizer
@@ -34,7 +35,8 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
         table: dict[str, Any] = {"engine": "openai", "url": url}
         if overrides.server:
             named = _table(overrides.server, known, "--llmperf-server")
-            table = {**{key: value for key, value in named.items() if key not in LAUNCH_ONLY}, "url": url}
+            unfit = (*LAUNCH_ONLY, *(("gpus",) if on_other_machine(url) else ()))
+            table = {**{key: value for key, value in named.items() if key not in unfit}, "url": url}
         label = overrides.server or "url"
     elif name is None:
         raise ConfigError(

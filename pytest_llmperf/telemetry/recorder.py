@@ -20,8 +20,9 @@ _GAP: Final = 3.0
 _JOIN_S: Final = 5.0
 
 
-def record(pid: int | None, gpus: Sequence[int] = (), interval_s: float = 0.2) -> Recorder:
-    """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` every ``interval_s``.
+def record(pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2) -> Recorder:
+    """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
+    the CPU) every ``interval_s``.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
@@ -32,9 +33,10 @@ def record(pid: int | None, gpus: Sequence[int] = (), interval_s: float = 0.2) -
 class Recorder:
     """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
 
-    def __init__(self, pid: int | None, gpus: Sequence[int], interval_s: float) -> None:
+    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float) -> None:
         self._tree = ProcessTree(pid) if pid is not None else None
-        self._memory = GpuMemory(gpus)
+        self._gpus = None if gpus is None else tuple(gpus)
+        self._memory = GpuMemory(self._gpus or ())
         self._interval_s = interval_s
         self._host: list[HostSample] = []
         self._gpu: list[GpuSample] = []
@@ -63,7 +65,7 @@ class Recorder:
     @property
     def telemetry(self) -> Telemetry:
         """What was sampled so far; complete after the block."""
-        return Telemetry(tuple(self._host), tuple(self._gpu), tuple(self._notes()))
+        return Telemetry(tuple(self._host), tuple(self._gpu), self._gpus, tuple(self._notes()))
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -92,7 +94,9 @@ class Recorder:
         notes = [note for note in (self._trouble, self._memory.note) if note is not None]
         if self._tree is None:
             notes.append("the server is not a process of ours: its memory and CPU are not seen")
-        elif not self._host:
+        elif self._gpus == ():
+            notes.append("GPU memory not measured: gpus does not say which GPUs the server has")
+        if self._tree is not None and not self._host:
             notes.append("no process of the server was left to sample")
         gaps = [(after - before) / 1e9 for before, after in pairwise(self._rounds)]
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]

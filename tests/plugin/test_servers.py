@@ -10,7 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from made import trial
 from truth_server import TruthServer
+
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.recordfile import read_telemetry
 
 TEST = """
 import pytest
@@ -142,6 +146,31 @@ def test_nothing_runs_after_an_ordinary_run(pytester: pytest.Pytester) -> None:
     report = json.loads((pytester.path / "llmperf-report" / "report.json").read_text())
     pid = report["campaigns"][0]["launches"][0]["pid"]
     assert not psutil.pid_exists(pid)
+
+
+def test_memory_of_a_server_can_be_recomputed_from_what_is_stored(pytester: pytest.Pytester) -> None:
+    folder = pytester.path / "llmperf-report"
+    for replays in (2, 1):  # the second run clears the first one's files away
+        assert run(pytester, f"--llmperf-replays={replays}").ret == 0
+        trials = json.loads((folder / "report.json").read_text())["tests"][0]["trials"]
+        assert sorted(p.name for p in (folder / "telemetry").iterdir()) == sorted(
+            Path(each["telemetry"]).name for each in trials
+        )
+        assert len(trials) == replays
+    stored = read_telemetry(folder / trials[0]["telemetry"])
+    assert stored.gpus is None
+    names = ("peak_memory", "memory_growth")
+    found = measure([trial([], telemetry=stored)], None, names)
+    assert {name: found[name].value for name in names} == {name: trials[0]["metrics"][name]["value"] for name in names}
+    assert (found["peak_memory"].value or 0) > 1e6
+
+
+def test_a_server_elsewhere_has_no_samples(pytester: pytest.Pytester) -> None:
+    with TruthServer(ttft=5, gap=1) as server:
+        assert run(pytester, "--llmperf-url", server.url).ret == 0
+    folder = pytester.path / "llmperf-report"
+    assert json.loads((folder / "report.json").read_text())["tests"][0]["trials"][0]["telemetry"] is None
+    assert not (folder / "telemetry").exists()
 
 
 def test_two_servers_never_run_side_by_side(pytester: pytest.Pytester) -> None:

@@ -108,6 +108,11 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
         (SERVER + "version = '1'\nimage = 'a:{version}'", "with {version} it is an image_template"),
         (SERVER + "version = '1'\nexecutable = '/b'", "write {version} into it, or leave out version"),
         (SERVER + "url = 'http://h:1'\nversion = '1'", "version cannot be applied to a server that is running"),
+        (
+            SERVER + "url = 'http://h:1'\ngpus = [0, 1]",
+            "gpus = [0, 1] are this machine's, and url = 'http://h:1' leads to another: leave gpus out",
+        ),
+        (SERVER + "url = 'https://10.0.0.7/v1'\ngpus = [0]", "url = 'https://10.0.0.7/v1' leads to another"),
         (SERVER + "identity = {gpus = 8}", "servers.s.identity.gpus: unknown field; did you mean 'gpu'?"),
         (SERVER + "identity = {workload = 'x'}", "servers.s.identity.workload: unknown field"),
         (SERVER + "identity = {gpu = []}", "gpu = [] is neither text nor a number"),
@@ -119,6 +124,23 @@ def test_a_wrong_value_names_file_key_and_what_would_be_right(tmp_path: Path, te
         settings(tmp_path, text)
     assert problem in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'llmperf.toml'}: ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:8000", "http://127.8.0.1:1", "http://[::1]:1", "http://localhost:1", "unix:///run/llm.sock"],
+)
+def test_a_running_server_of_this_machine_may_have_gpus(tmp_path: Path, url: str) -> None:
+    found = settings(tmp_path, f"[servers.s]\nengine = 'vllm'\nurl = '{url}'\ngpus = [1]\n")
+    assert server_named("s", found, Overrides()).gpus == (1,)
+
+
+def test_a_url_of_the_command_line_takes_the_gpus_along_only_on_this_machine(tmp_path: Path) -> None:
+    found = settings(tmp_path, "[servers.s]\nengine = 'vllm'\ngpus = [1]\n")
+    assert server_named(None, found, Overrides(server="s", url="http://127.0.0.1:1")).gpus == (1,)
+    assert server_named(None, found, Overrides(server="s", url="http://far:1")).gpus == ()
+    with pytest.raises(ConfigError, match=r"gpus = \[2\] are this machine's"):
+        server_named(None, found, Overrides(server="s", url="http://far:1", assignments=("gpus=[2]",)))
 
 
 def test_containers_are_read_and_not_yet_launched(tmp_path: Path) -> None:

@@ -281,12 +281,26 @@ def test_memory_of_a_gpu_engine_is_summed_over_its_gpus_at_one_time() -> None:
         GpuSample(1, 1, 20, 10),
         GpuSample(2, 0, 99, 99),  # the other GPU did not answer: no sum
     )
-    t = trial([record()], telemetry=Telemetry(host=(HostSample(0, 12345, 0.0, 1),), gpu=gpu))
+    t = trial([record()], telemetry=Telemetry(host=(HostSample(0, 12345, 0.0, 1),), gpu=gpu, gpus=(0, 1)))
     assert value(t, "peak_memory") == 90
 
 
+def test_host_memory_does_not_stand_in_for_that_of_gpus() -> None:
+    host = tuple(HostSample(at * MS, 12345, 0.0, 1) for at in range(5))
+    dark = trial([record()], telemetry=Telemetry(host, (), (0,), ("GPU memory not measured: no NVIDIA driver",)))
+    for name in ("peak_memory", "memory_growth"):
+        assert value(dark, name) is None
+        assert note(dark, name) == (
+            "host memory does not stand in for that of GPUs; GPU memory not measured: no NVIDIA driver"
+        )
+    half = tuple(GpuSample(at, 0, 50, 40) for at in range(5))
+    one_of_two = trial([record()], telemetry=Telemetry(host, half, (0, 1), ("GPU 1 does not answer: lost",)))
+    assert value(one_of_two, "peak_memory") is None
+    assert "GPU 1 does not answer" in note(one_of_two, "peak_memory")
+
+
 def test_where_the_driver_tells_no_processes_whole_cards_count_and_are_named() -> None:
-    t = trial([record()], telemetry=Telemetry(gpu=(GpuSample(0, 0, 50, None), GpuSample(1, 0, 70, None))))
+    t = trial([record()], telemetry=Telemetry(gpu=(GpuSample(0, 0, 50, None), GpuSample(1, 0, 70, None)), gpus=(0,)))
     assert value(t, "peak_memory") == 70
     assert "whole GPUs" in note(t, "peak_memory")
 

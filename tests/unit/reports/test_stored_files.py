@@ -8,15 +8,17 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 import reported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import failure, record
+from made import MS, failure, record, trial
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.recordfile import read_records, write_records
-from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.recordfile import read_records, read_telemetry, write_records, write_telemetry
+from pytest_llmperf.records import GpuSample, HostSample, Outcome, Phase, RequestRecord, Telemetry, TokenSource
 from pytest_llmperf.reports.jsonfile import json_schema, read_report, write_report
 
 # report.json
@@ -164,6 +166,53 @@ def test_what_are_not_records_is_refused_by_name(tmp_path: Path, content: bytes,
         read_records(path)
     assert str(path) in str(caught.value)
     assert complaint in str(caught.value)
+
+
+MEMORY = ("peak_memory", "memory_growth", "cpu_seconds_per_mtok")
+HOST = tuple(HostSample(at * 200 * MS, size, at / 8, 2) for at, size in enumerate((100, 300, 250, 400)))
+GPU = tuple(GpuSample(at, gpu, 90, None if at == 2 else 10 * at) for at in (1, 2, 3) for gpu in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "telemetry",
+    [Telemetry(HOST), Telemetry(HOST, GPU, (0, 1), ("a «note»\n",)), Telemetry((), GPU, (0, 1)), Telemetry(gpus=())],
+)
+def test_telemetry_reads_back_equal_and_gives_the_same_metrics(tmp_path: Path, telemetry: Telemetry) -> None:
+    path = tmp_path / "telemetry" / "x.jsonl.gz"
+    write_telemetry(path, telemetry)
+    found = read_telemetry(path)
+    assert found == telemetry
+    before, after = (measure([trial([record()], telemetry=each)], None, MEMORY) for each in (telemetry, found))
+    assert before == after
+    assert [p.name for p in path.parent.iterdir()] == ["x.jsonl.gz"]
+
+
+def test_memory_can_be_recomputed_from_the_stored_samples_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    write_telemetry(path, Telemetry(HOST, notes=("n",)))
+    head, *samples = (json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines())
+    assert head == {"gpus": None, "notes": ["n"]}
+    found = measure([trial([record()], telemetry=Telemetry(HOST))], None, MEMORY)
+    assert found["peak_memory"].value == max(sample["rss_bytes"] for sample in samples) == 400
+    seconds, sizes = [s["t_ns"] / 1e9 for s in samples], [s["rss_bytes"] for s in samples]
+    assert found["memory_growth"].value == pytest.approx(np.polyfit(seconds, sizes, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 1: not the head of telemetry"),
+        ('{"t_ns":1,"rss_bytes":2,"cpu_seconds":3,"processes":1}\n', "line 1: not the head of telemetry"),
+        ('{"gpus":null,"notes":[]}\n{"t_ns":1}\n', "line 2: not a sample"),
+        ("[1]\n", "line 1: not a sample"),
+    ],
+)
+def test_what_is_no_telemetry_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(_gzip(text))
+    with pytest.raises(UsageError) as caught:
+        read_telemetry(path)
+    assert f"{path}: {complaint}" in str(caught.value)
 
 
 def test_records_of_no_requests_are_an_empty_file(tmp_path: Path) -> None:

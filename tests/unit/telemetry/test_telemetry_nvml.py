@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from made import trial
 
 from pytest_llmperf.identity import Fact
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import GpuSample
 from pytest_llmperf.telemetry.machine import machine_facts
@@ -128,6 +131,40 @@ def test_without_gpus_the_library_is_not_even_imported(monkeypatch: pytest.Monke
         pass
     assert memory.note is None
     assert "pynvml" not in sys.modules
+
+
+@pytest.mark.parametrize("fault", ["no driver", "no such GPU", "lost"])
+def test_peak_memory_of_a_gpu_server_is_not_measured_without_the_driver_and_never_host_memory(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    driver = install(monkeypatch, Driver(init_fails=fault == "no driver", processes={0: [(os.getpid(), 500)]}))
+    if fault == "lost":
+        driver.lost.add(1)
+    with record(os.getpid(), gpus=[0, 5 if fault == "no such GPU" else 1]) as recorder:
+        pass
+    found = measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"]
+    assert recorder.telemetry.host
+    assert found.value is None
+    assert found.note is not None
+    assert "host memory does not stand in for that of GPUs" in found.note
+    reasons = {"no driver": "no NVIDIA driver (Driver Not Loaded)", "no such GPU": "GPU 5: ", "lost": "GPU is lost"}
+    assert reasons[fault] in found.note
+
+
+def test_peak_memory_of_a_gpu_server_is_that_of_its_processes_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(processes={0: [(os.getpid(), 500)], 1: [(os.getpid(), 70)]}))
+    with record(os.getpid(), gpus=[0, 1]) as recorder:
+        pass
+    assert measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"].value == 570
+
+
+def test_a_gpu_server_whose_gpus_nobody_named_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    with record(os.getpid(), gpus=[]) as recorder:
+        pass
+    found = measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"]
+    assert found.value is None
+    assert "gpus does not say which GPUs the server has" in (found.note or "")
 
 
 def told(found: dict[str, Fact]) -> dict[str, str]:
