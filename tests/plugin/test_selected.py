@@ -109,7 +109,7 @@ def test_noise_of_a_running_server_is_refused(project: pytest.Pytester, how: str
     if how == "option":
         result = run(project, *NOISE, "--llmperf-url", url)
     else:
-        prepare(project, TESTS, more=f'[tool.llmperf.servers.other]\nurl = "{url}"')
+        prepare(project, TESTS, more=f'[tool.llmperf.servers.other]\nengine = "openai"\nurl = "{url}"')
         result = run(project, *NOISE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     [line] = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
@@ -130,7 +130,7 @@ def test_workers_that_would_each_run_all_comparisons_are_refused(
     pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
     prepare(pytester, more=WORKERS)
-    result = pytester.runpytest("--llmperf", "-n2", *options)
+    result = pytester.runpytest_subprocess("--llmperf", "-n2", "-p", "no:benchmark", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     [line] = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
     assert line == f"ERROR: {options[0]} under pytest-xdist would run every comparison in each worker: run with -n0"
@@ -139,7 +139,7 @@ def test_workers_that_would_each_run_all_comparisons_are_refused(
 @pytest.mark.parametrize("options", [(), NOISE], ids=["loads", "launches"])
 def test_workers_without_devices_of_their_own_are_refused(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     prepare(pytester)
-    result = pytester.runpytest("--llmperf", "-n2", *options)
+    result = pytester.runpytest_subprocess("--llmperf", "-n2", "-p", "no:benchmark", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "needs devices of its own for every worker (gw0, gw1 own none)" in result.stderr.str()
 
