@@ -15,6 +15,7 @@ from truth_server import TruthServer
 
 from pytest_llmperf.plan import Workload
 from pytest_llmperf.settings import Settings
+from pytest_llmperf.suitefile import read_suite
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -105,15 +106,18 @@ def test_usage_commands_run(tmp_path: Path) -> None:
 
 
 def test_toml_examples_are_valid() -> None:
-    tables = [tomllib.loads(text) for language, text in BLOCKS if language == "toml"]
-    workload, configuration = tables
+    texts = [text for language, text in BLOCKS if language == "toml"]
+    workload, suite, trade, configuration = map(tomllib.loads, texts)
     Workload.model_validate({"name": "readme", **workload})
+    assert [declared.name for declared in read_suite(texts[1], "README.md")] == ["chat[1]", "chat[16]"]
+    assert set(suite) == {"defaults", "tests"}
+    Settings.model_validate({**trade["tool"]["llmperf"], "source": "README.md"})
     settings = Settings.model_validate({**configuration["tool"]["llmperf"], "source": "README.md"})
     assert set(settings.servers) == {"small", "staging"}
 
 
 def test_python_example_is_collected(pytester: pytest.Pytester) -> None:
-    (example,) = [text for language, text in BLOCKS if language == "python"]
+    example = next(text for language, text in BLOCKS if language == "python")
     pytester.makepyfile(example)
     pytester.makefile(".toml", llmperf="default_server = 'embedded'\n")
     result = pytester.runpytest("--llmperf", "--llmperf-dry-run")
@@ -134,3 +138,9 @@ def test_shown_output_is_of_the_shape_that_is_printed() -> None:
         "✓ ttft_p95",
     ):
         assert expected in shown
+
+
+def test_the_example_of_the_gate_says_what_it_promises() -> None:
+    (example,) = [text for language, text in BLOCKS if language == "python" and "judge_interleaved" in text]
+    run = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("FAIL ('ttft_p50',) ")
