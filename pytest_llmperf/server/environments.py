@@ -133,7 +133,7 @@ def _uv(where: str) -> str:
     try:
         from uv import find_uv_bin
 
-        return find_uv_bin()
+        return str(find_uv_bin())
     except (ImportError, FileNotFoundError):
         problem = 'installing a version needs uv, which is not on the PATH; pip install "pytest-llmperf[versions]"'
         raise ConfigError(where, "version", problem) from None
