@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pytest_llmperf.baseline.codec import launch_fault
 from pytest_llmperf.baseline.schema import StoredLaunch
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.stats.family import gate_row
 from pytest_llmperf.stats.prior import MOST_D0
 
 __all__ = [
@@ -129,6 +130,11 @@ class BlockSequence(Remembered):
         launches = (*self.baseline, *self.candidate)
         if len({launch.order for launch in launches}) < len(launches):
             raise ValueError("two launches have the same order")
+        if len(arms[0]) > self.max_blocks:
+            raise ValueError(f"{len(arms[0])} blocks, where at most {self.max_blocks} were to be run")
+        for name in self.metrics:
+            if gate_row(name) is None:
+                raise ValueError(f"{name} cannot be gated")
         for launch in launches:
             if fault := _fault(launch):
                 raise ValueError(f"launch {launch.order}: {fault}")

@@ -215,6 +215,9 @@ def change(store: Store, kind: str, *steps: str | int, to: object) -> None:
         (("prior", "ttft_p50", "d0"), 4.5),
         (("prior", "ttft_p50", "s0_squared"), 1e300),
         (("prior", "speed"), {"s0_squared": 1, "d0": 1}),
+        (("max_blocks",), 1),
+        (("metrics",), ["error_rate"]),
+        (("metrics",), ["speed"]),
         (("candidate", 1, "block"), 0),  # twice the same
         (("candidate", 1, "block"), 7),  # of no baseline
         (("candidate",), []),
@@ -283,6 +286,14 @@ def test_times_that_cannot_be_are_set_aside(
     change(directory, "durations", *steps, to=to)
     assert state.durations("digest") == Durations()
     assert ".refused and not used" in told[0]
+
+
+def test_more_blocks_than_were_to_be_run_are_set_aside(directory: Store, clock: Clock, told: list[str]) -> None:
+    state = State(directory, told.append, clock)
+    state.save(blocks(state.begin(KEY, PRIOR), 4))
+    change(directory, "sequences", "max_blocks", to=3)
+    assert state.begin(KEY, PRIOR).candidate == ()
+    assert "4 blocks, where at most 3 were to be run" in told[0]
 
 
 def test_every_noise_that_is_kept_makes_a_prior_that_the_gate_takes(clock: Clock) -> None:
