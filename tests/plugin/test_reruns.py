@@ -13,7 +13,7 @@ import pytest
 
 seen = set()
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     result = yield
     if item.nodeid not in seen:
