@@ -99,7 +99,7 @@ class Memory:
         )
         rows = {name: PriorRow(s0_squared=s0, d0=d0) for name, (s0, d0) in case.prior.items()}
         case.sequence = sequence = self._state.begin(key, rows)
-        if sequence.candidate:  # fixed before its first block
+        if sequence.candidate and set(case.config.tolerances) <= set(sequence.metrics):  # fixed before its first block
             case.config = replace(case.config, metrics=sequence.metrics, max_blocks=sequence.max_blocks)
         else:
             case.sequence = sequence.model_copy(
