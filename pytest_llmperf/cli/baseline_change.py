@@ -54,7 +54,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "pytest", "--llmperf", "--llmperf-refresh", "--llmperf-reason", arguments.reason]
     command += ["--llmperf-replace"] if arguments.replace else []
     command += ["--llmperf-force"] if arguments.force else []
-    command += ["--llmperf-baselines", arguments.baselines] if arguments.baselines is not None else []
+    command += [f"--llmperf-baselines={arguments.baselines}"] if arguments.baselines is not None else []
     sys.stdout.flush()
     # Under --json the run's text goes where errors go, and what it stored is told after.
     status = subprocess.call([*command, *arguments.tests], stdout=sys.stderr if arguments.json else None)

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None:
             command += [f"--llmperf-{name}", value]
     with TemporaryDirectory(prefix="llmperf-noise-") as folder:
-        command += ["--llmperf-report", folder]  # the report of a gate is not to be overwritten
+        # The report of a gate is not to be overwritten. One word: pytest takes a second one for a path of tests.
+        command.append(f"--llmperf-report={folder}")
         status = subprocess.call([*command, *arguments.tests], stdout=sys.stderr if arguments.json else None)
         file = Path(folder) / REPORT_NAME
         if arguments.json and file.exists():
