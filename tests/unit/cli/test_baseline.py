@@ -416,7 +416,7 @@ def test_refresh_is_a_pytest_run_with_its_exit_status(tmp_path: Path) -> None:
     assert done.returncode == 5
     assert done.stdout == (
         "['--llmperf', '--llmperf-refresh', '--llmperf-reason', 'new driver', '--llmperf-replace', "
-        "'--llmperf-baselines', 's3://b/x', 'test_chat.py::test_chat', '-x']\n"
+        "'--llmperf-baselines=s3://b/x', 'test_chat.py::test_chat', '-x']\n"
     )
 
 
