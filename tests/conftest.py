@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import numpy  # noqa: F401  # before any in-process child run: it cannot be loaded twice in one process
 from hypothesis import settings
 
 pytest_plugins = ["pytester"]
