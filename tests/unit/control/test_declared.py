@@ -135,7 +135,7 @@ def test_what_a_launch_set_is_an_input_flag_by_flag_with_secrets_hidden(serve: C
             "executable": "/opt/{version}/bin/vllm",
             "quantization": "FP8",
             "extra_args": ("--enforce-eager", "--hf-token", "hf_secret", "--tp=2"),
-            "env": {"HF_TOKEN": "hf_secret", "A": "1", "DSN": "http://u:pw-secret@h"},
+            "env": {"HF_TOKEN": "hf_secret", "A": "1", "SOURCE": "http://u:pw-secret@h"},
         },
         gpu="NVIDIA H200",
         gpu_count="1",
@@ -150,7 +150,7 @@ def test_what_a_launch_set_is_an_input_flag_by_flag_with_secrets_hidden(serve: C
         "args.--hf-token": "***",
         "args.--tp": "2",
         "env.A": "1",
-        "env.DSN": "http://u:***@h",
+        "env.SOURCE": "http://u:***@h",
         "env.HF_TOKEN": "***",
     }
     assert "secret" not in found.model_dump_json()
