@@ -1,9 +1,9 @@
 """The truth server as an engine that the plugin launches: ``TTFT`` and ``GAP`` (ms) of its environment are its speed.
 
 Other variables: ``SPREAD`` makes launches differ by so much (log-normal, drawn anew for each), ``SLOW_VERSION`` names
-the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN``
-says in which launches (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail, ``TOKENS`` adds
-output tokens, ``LAUNCHES`` is a file that gets a line for every start.
+the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN`` says
+in which launches that serve a load (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail,
+``TOKENS`` adds output tokens, ``LAUNCHES`` is a file that gets a line for every start.
 """
 
 from __future__ import annotations
@@ -40,16 +40,11 @@ def _command(spec: ServerSpec, port: int, _model: str) -> list[str]:
     speed = math.exp(random.gauss(0, number("SPREAD", 0)))
     slow = 2 if env.get("SLOW_VERSION") == (spec.version or "1.0") else 1
     script = truth_server.Script(ttft=number("TTFT", 8) * speed * slow, gap=number("GAP", 2) * speed)
-    errs = env.get("ERRS_IN", "").split()
-    if errs:
-        counter = Path(env["LAUNCHES"] + f".{spec.env.get('ARM', '')}")
-        started = len(counter.read_text()) if counter.exists() else 0
-        counter.write_text("x" * (started + 1))
-        env["FAILS"] = "300" if str(started) in errs else "0"
     options = {
         "host": "127.0.0.1", "port": port, "model": "truth", "api_key": None, "certificate": None, "prefix": "",
         "slots": spec.max_num_seqs or 0, "log": env.get("TRUTH_LOG", "/dev/null"), "script": asdict(replace(script)),
         "fails": number("FAILS", 0), "longer": int(number("TOKENS", 0)),
+        "errs_in": env.get("ERRS_IN", "").split(), "loads": env.get("LAUNCHES", "") + ".loads",
     }  # fmt: skip
     if "BREAKS" in env:
         return [sys.executable, "-c", "print('no such kernel image'); raise SystemExit(3)"]

@@ -383,6 +383,14 @@ class Server:
         method, path, _ = request_line.split(" ")
         self.answer(peer, method, path, headers, body)
 
+    def choose_errors(self) -> None:
+        """At the first request of a load: err if it is this launch's turn to."""
+        file = Path(self.options["loads"])
+        served = len(file.read_text()) if file.exists() else 0
+        file.write_text("x" * (served + 1))
+        self.options["fails"] = 300 if str(served) in self.options["errs_in"] else 0
+        self.options["errs_in"] = []
+
     def answer(self, peer: Peer, method: str, path: str, headers: dict[str, str], raw: bytes) -> None:
         options = self.options
         path = path.removeprefix(options["prefix"])
@@ -398,6 +406,8 @@ class Server:
             body = json.loads(raw)
             script = read_script(self.default, raw)
             script = replace(script, n=(script.n or wire.max_tokens(body)) + options.get("longer", 0))
+            if body.get("stream") and options.get("errs_in"):
+                self.choose_errors()
             if random.random() * 1000 < options.get("fails", 0):
                 script = replace(script, status=500)
             further = MESSAGE_TOKENS * (len(body["messages"]) - 1) if "messages" in body else 0

@@ -129,9 +129,9 @@ def test_a_bad_variable_is_a_usage_error_before_any_launch(pytester: pytest.Pyte
 
 
 def test_two_launches_with_errors_fail_and_one_is_run_again(pytester: pytest.Pytester) -> None:
-    """Launch 0 is the unjudged one. Errors in two judged launches are the candidate's, in one they may be luck."""
+    """Errors in two judged launches are the candidate's, in one they may be luck."""
     prepare(pytester)
-    compare(pytester, "--llmperf-ab", "env.ERRS_IN=1 2")
+    compare(pytester, "--llmperf-ab", "env.ERRS_IN=0 1")
     found = the_test(pytester)
     assert found["verdict"] == "FAIL"
     assert "in 2 launches of the candidate" in found["judgement"]["reason"]
@@ -139,7 +139,7 @@ def test_two_launches_with_errors_fail_and_one_is_run_again(pytester: pytest.Pyt
 
 def test_one_launch_with_errors_is_run_again(pytester: pytest.Pytester) -> None:
     prepare(pytester)
-    compare(pytester, "--llmperf-ab", "env.ERRS_IN=1")
+    compare(pytester, "--llmperf-ab", "env.ERRS_IN=0")
     found = the_test(pytester)
     assert found["verdict"] == "PASS"
     assert sum(trial["discarded"] is not None for trial in found["trials"]) == 4, "a block of two launches, two replays"
