@@ -144,7 +144,8 @@ def run_step(server: NullServer, step: Step, *, ca_file: Path | None = None) -> 
     """Send ``step`` and compare every record with what the server logged."""
     stop = Stop()
     begun_ns = time.monotonic_ns()
-    load = LoadProfile(concurrency=step.streams, requests=step.streams, warmup=0)
+    # The server spreads what it sends; a staggered start besides would make a slow ramp of a step of a few seconds.
+    load = LoadProfile(concurrency=step.streams, requests=step.streams, warmup=0, stagger="0 s")
     try:
         requests = _requests(server.endpoint, step)
         drive = begin(

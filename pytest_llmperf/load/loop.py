@@ -23,12 +23,13 @@ from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, W
 __all__ = ["Run"]
 
 _NS: Final = 1_000_000_000
-_SLICE_READS: Final = 32  # parsed between two looks at the sockets: about a tenth of a millisecond
-_BACKLOG: Final = 4096  # stored reads from which on responses are parsed while they still come
+_SLICE_READS: Final = 64  # parsed between two looks at the sockets: less than a tenth of a millisecond
+_BACKLOG: Final = 32_768  # stored reads from which on responses are parsed while they come; a few at a time cost most
 _TOO_MUCH: Final = 65_536  # stored reads, at some 250 bytes each
 _CHORE_ROOM_NS: Final = 2_000_000
 _CROWD: Final = 40_000  # reads a second from which on they are taken in batches
-_NAP_S: Final = 0.000_05  # with the system's slack about twice that; longer ones join gaps that happen to be short
+_NAP_S: Final = 0.000_2  # at most; the system adds its slack of some 50 us
+_NAP_SHARE: Final = 0.01  # of the gap between two reads of a stream: longer naps join gaps that happen to be short
 _GIVE_UP: Final = 20
 
 
@@ -76,6 +77,7 @@ class Run:
         self._parsed_reads = 0
         self._ticked = (0, 0)  # time and reads at the last look at the limits
         self._crowded = False
+        self._nap_s = _NAP_S
         self._records: list[RequestRecord] = []
         self._last_measured_ns = 0
         self._shared_reads = 0
@@ -159,7 +161,7 @@ class Run:
             if chores:
                 self._chore()
             else:
-                time.sleep(_NAP_S)
+                time.sleep(self._nap_s)
         busy = self.transport.wait(0 if chores else max(0, room_ns) / _NS)
         if (chores and not busy) or self._backlog > _TOO_MUCH:
             self._chore()
@@ -197,6 +199,7 @@ class Run:
         reads = self.transport.meter.reads
         rate = (reads - self._ticked[1]) / max(1e-3, (now_ns - self._ticked[0]) / _NS)
         self._crowded, self._ticked = self.transport.stamps and rate > _CROWD, (now_ns, reads)
+        self._nap_s = min(_NAP_S, _NAP_SHARE * len(self.in_flight) / max(1.0, rate))
         self._on_tick()
         self.timers.at(now_ns + tick_ns(self._limits), self._tick, work=False)
         if now_ns - self._run_start_ns > self._limits.run * _NS and self.cut_ns is None:
