@@ -145,7 +145,7 @@ def run_step(server: NullServer, step: Step, *, ca_file: Path | None = None) -> 
     stop = Stop()
     begun_ns = time.monotonic_ns()
     # The server spreads what it sends; a staggered start besides would make a slow ramp of a step of a few seconds.
-    load = LoadProfile(concurrency=step.streams, requests=step.streams, warmup=0, stagger="0 s")
+    load = LoadProfile(concurrency=step.streams, requests=step.streams, warmup=0, stagger=0.0)
     try:
         requests = _requests(server.endpoint, step)
         drive = begin(

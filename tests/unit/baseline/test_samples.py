@@ -80,7 +80,11 @@ def test_other_text_is_refused(text: str) -> None:
         decode_samples(gzip.compress(text.encode()), "there")
 
 
-@pytest.mark.parametrize("data", [b"", b"plain", gzip.compress(b"x")[:-1], gzip.compress(b"{}") + b"more"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"plain", gzip.compress(b"x")[:-1], gzip.compress(b"{}") + b"more"],
+    ids=["empty", "plain", "cut", "more"],
+)
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BaselineError, match="there: "):
         decode_samples(data, "there")

@@ -158,6 +158,7 @@ def _gzip(text: str) -> bytes:
         (_gzip("[1]\n"), "line 1: not a request record"),
         (_gzip("nonsense\n"), "line 1: not a request record"),
     ],
+    ids=["plain", "cut", "object", "list", "nonsense"],
 )
 def test_what_are_not_records_is_refused_by_name(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "x.jsonl.gz"
