@@ -22,6 +22,9 @@ from pytest_llmperf.errors import BaselineError, InfraError, UsageError
 __all__ = ["UrlFiles"]
 
 _CONFLICTS: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "412", "409"})
+_BUCKETS: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oci", "oss", "cos"})
+"""Protocols whose first folder is a bucket (a container), which somebody must have made."""
+_READ_ONLY: Final = frozenset({"http", "https"})
 _PROBE: Final = f"{STATE}/conditional"
 
 
@@ -46,7 +49,11 @@ class UrlFiles:
             raise UsageError(f"baselines: {url}: {error}; {need}") from None
         except ValueError as error:
             raise UsageError(f"baselines: {url}: {error}") from None
+        if parts.scheme in _READ_ONLY:
+            raise UsageError(f"baselines: {url}: a web server cannot be listed or written; name a directory, or the "
+                             "URL of an object store such as s3://bucket/prefix")  # fmt: skip
         self._url = url.rstrip("/")
+        self._bucket_seen = False
 
     @property
     def location(self) -> str:
@@ -74,6 +81,7 @@ class UrlFiles:
                 raise BaselineError(self._where(path), f"larger than {limit >> 20} MiB", "delete it: it is not ours")
             data = self._fs.cat_file(full)
         except FileNotFoundError:
+            self._reached()
             return None
         except BaselineError:
             raise
@@ -117,6 +125,7 @@ class UrlFiles:
         try:
             found = self._fs.ls(self._full(path), detail=True)
         except FileNotFoundError:
+            self._reached()
             return []
         except Exception as error:
             raise self._trouble(path, "cannot be listed", error) from None
@@ -126,16 +135,37 @@ class UrlFiles:
         try:
             found = self._fs.find(self._full(path))
         except FileNotFoundError:
-            return
+            found = []
         except Exception as error:
             raise self._trouble(path, "cannot be listed", error) from None
+        if not found:
+            self._reached()
         prefix = f"{self._root.rstrip('/')}/"
         yield from sorted(name.removeprefix(prefix) for name in found)
 
+    def _reached(self) -> None:
+        """An empty store is one whose bucket answers: else nothing found would mean nothing looked at.
+
+        Raises InfraError. On a file system, whose folders need not exist yet, there is nothing to ask.
+        """
+        bucket = self._root.partition("/")[0]
+        if self._bucket_seen or _BUCKETS.isdisjoint(self._protocols):
+            return
+        try:
+            self._bucket_seen = bool(self._fs.exists(bucket))
+        except Exception as error:
+            raise self._trouble("", "cannot be looked up", error) from None
+        if not self._bucket_seen:
+            raise InfraError(f"{self._url}: there is no bucket {bucket!r}, or these credentials do not show it; "
+                             "check the URL, or make the bucket first")  # fmt: skip
+
+    @property
+    def _protocols(self) -> tuple[str, ...]:
+        return (self._fs.protocol,) if isinstance(self._fs.protocol, str) else tuple(self._fs.protocol)
+
     @property
     def _is_s3(self) -> bool:
-        protocols = (self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol
-        return "s3" in protocols
+        return "s3" in self._protocols
 
     @cached_property
     def _conditional(self) -> bool:

@@ -1,7 +1,7 @@
 """What a campaign leaves behind when its launches are over: times, noise, runs, refreshed baselines.
 
-The tests are decided by then: trouble with the store is said, and changes no verdict. Only a refresh that fails is a
-failed test, since storing is what was asked for.
+The tests are decided by then: trouble with the store is said, and changes no verdict. Only a refresh that fails and
+noise that stays unknown fail a test, since that is what was asked for.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Aftermath:
         """What this runner's noise, now known better, lets a job show."""
         identity = case.identities.get("candidate")
         if identity is None or len(case.values["candidate"]) < 2:
-            return ("the noise of this runner is not known: fewer than two blocks could be measured",)
+            unknown = "the noise of this runner is not known: fewer than two blocks could be measured"
+            case.error = case.error or LlmperfError(f"{unknown}; give it more time (--llmperf-budget)")
+            return ()
         prior = self._memory.experience.prior(identity, case.plan)
         gated = [each.metric for each in case.judgement.metrics] if case.judgement is not None else []
         return noise_lines(gated, prior, case.config)

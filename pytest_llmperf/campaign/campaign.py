@@ -13,7 +13,7 @@ from typing import Final, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.case import Case
-from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
+from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.checks import invalid_check
@@ -96,7 +96,7 @@ class Campaign:
         """The verdict on what ``result`` measured: limits and comparison together."""
         measured, compared = self._measured.pop(plan.nodeid), self._umpire.compared(self._cases[plan.nodeid])
         if compared is not None and not result.trials:
-            return Verdict(compared.verdict, ())  # no load was worth its time: the comparison says why
+            return unmeasured(compared)
         if self._cases[plan.nodeid].exhausted and compared is None:
             return Verdict("INVALID", tuple(map(invalid_check, dict.fromkeys(self._cases[plan.nodeid].faults))))
         verdict = runner.judge(plan, measured, result)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.checks import invalid_check
 from pytest_llmperf.comparisons import ComparisonReport, DifferenceReport, JudgementReport
-from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.gate import Verdict, VerdictName
 from pytest_llmperf.stats.launches import Judgement, LaunchValues, MetricJudgement
 
-__all__ = ["Comparison", "comparison_rows", "judgement_report", "standing"]
+__all__ = ["Comparison", "comparison_rows", "judgement_report", "standing", "unmeasured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,14 @@ class Comparison:
             told = ", ".join(f"{name} ({why})" for name, why in self._unjudged.items())
             return f"asked for and not judged: {told}"
         return self.judgement.reason
+
+
+def unmeasured(comparison: Comparison) -> Verdict:
+    """Where no load was worth its time; the comparison says why. One that passed by the launches of an earlier job
+    alone is no PASS: nobody has looked at the limits."""
+    if comparison.verdict == "PASS":
+        return Verdict("INVALID", (invalid_check("no load ran in this job, so its limits are not judged"),))
+    return Verdict(comparison.verdict, ())
 
 
 def judgement_report(comparison: Comparison) -> JudgementReport:

@@ -100,6 +100,14 @@ def test_where_limits_alone_are_judged_a_run_that_stops_early_sends_one_load(pro
     assert launches(project) == 1
 
 
+def test_noise_that_was_not_learnt_is_no_pass(project: pytest.Pytester) -> None:
+    result = run(project, *NOISE, "--llmperf-budget", "1 s", "-k", "second")
+    assert result.ret != 0
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines(["*the noise of this runner is not known: fewer than two blocks could be measured*"])
+    assert report(project)["tests"][0]["verdict"] != "PASS"
+
+
 # --- where launches cannot be shared as asked
 
 

@@ -348,6 +348,8 @@ def test_a_store_says_where_it_is_and_whether_it_can_be_written(store: Store, lo
         ("s3://key:secret@bucket/x", "without credentials"),
         ("simplecache::s3://bucket", "without credentials"),
         ("https://host/x?token=secret", "without credentials"),
+        ("http://127.0.0.1:9/none", "a web server cannot be listed or written"),
+        ("https://example.org/baselines", "a web server cannot be listed or written"),
     ],
 )
 def test_an_impossible_url_is_an_error_of_usage_without_its_secrets(url: str, reason: str) -> None:
@@ -363,10 +365,17 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
 
 def test_a_bucket_that_does_not_exist_is_infrastructure(s3: str) -> None:
     store = Store("s3://no-such-bucket-here/x")
-    assert store.read(KEY) is None
     assert not store.writable
-    with pytest.raises(InfraError, match=r"s3://no-such-bucket-here/x/.*check the URL"):
-        put(store)
+    for looked in (lambda: store.read(KEY), store.paths, lambda: put(store)):
+        with pytest.raises(InfraError, match=r"s3://no-such-bucket-here/x: there is no bucket 'no-such-bucket-here'"):
+            looked()
+
+
+def test_an_empty_bucket_is_an_empty_store(s3: str) -> None:
+    bucket = s3.removeprefix("s3://").partition("/")[0]
+    store = Store(f"s3://{bucket}/nothing-yet")
+    assert store.paths() == []
+    assert store.read(KEY) is None
 
 
 def test_samples_hold_what_a_quantile_needs(store: Store) -> None:

@@ -12,7 +12,7 @@ from reported import plan, report_of
 
 from pytest_llmperf.baseline.provenance import utc_now
 from pytest_llmperf.baseline.state import Durations, StoredNoise
-from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report
+from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
 from pytest_llmperf.campaign.forecast import foretell, most_blocks
 from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.remedy import remedy
@@ -23,7 +23,7 @@ from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, ToleratedChange
 from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.interleaved import judge_interleaved
-from pytest_llmperf.stats.launches import GateConfig, LaunchValues
+from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues
 from pytest_llmperf.variables import Arms
 
 TODAY = datetime.date(2026, 12, 2)
@@ -252,6 +252,16 @@ def test_what_was_not_compared_is_never_a_pass() -> None:
     assert Comparison(
         "stored", "", passed.judgement, invalid="x", differences=(difference("confounding"),)
     ).verdict == ("INVALID")
+
+
+def test_a_pass_by_the_launches_of_an_earlier_job_alone_is_no_pass() -> None:
+    """A sequence that goes on may be decided before its first load, which then never runs."""
+    passed = Comparison("interleaved", "the other", Judgement("PASS", "shown no worse"))
+    assert passed.verdict == "PASS"
+    verdict = unmeasured(passed)
+    assert verdict.name == "INVALID"
+    assert "its limits are not judged" in verdict.checks[0].reason
+    assert unmeasured(Comparison("stored", "", missing="none")).name == "NO_BASELINE"
 
 
 def test_a_remedy_is_a_command_that_can_decide() -> None:
