@@ -15,7 +15,9 @@ FactClass = Literal["input", "environment", "consequence"]
 
 INPUTS: Final = (
     *("engine", "version", "image", "executable", "model", "model_digest", "model_revision"),
-    *("quantization", "kv_cache_dtype", "max_num_seqs", "max_model_len", "enable_prefix_caching", "threads"),
+    *("quantization", "kv_cache_dtype", "max_num_seqs", "max_model_len", "gpu_memory_utilization", "block_size"),
+    *("swap_space", "kv_offloading_size", "enable_prefix_caching", "enable_chunked_prefill"),
+    *("max_num_batched_tokens", "tensor_parallel_size", "threads"),
 )
 """Input facts with a name of their own; flags are ``args.--flag``, environment variables ``env.NAME``.
 

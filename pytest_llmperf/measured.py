@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pytest_llmperf.catalog import METRICS
 from pytest_llmperf.metrics import MEASURED, counts, measure
 from pytest_llmperf.metrics.request import known_tokens
+from pytest_llmperf.metrics.start import start_values
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Phase, Trial
+from pytest_llmperf.samples import StartUp
 from pytest_llmperf.stats.launches import LaunchValues
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
@@ -18,23 +19,20 @@ from pytest_llmperf.stats.value import MetricValue
 __all__ = ["launch_values", "metrics_of"]
 
 
-def metrics_of(plan: Plan, trials: Sequence[Trial], ready_s: Sequence[float]) -> dict[str, MetricValue]:
-    """Everything measured, and every metric that the plan limits. ``ready_s``: start-up seconds of each launch."""
+def metrics_of(plan: Plan, trials: Sequence[Trial], starts: Sequence[StartUp]) -> dict[str, MetricValue]:
+    """Everything measured, and every metric that the plan limits. ``starts``: of each launch, cold ones included."""
     wanted = dict.fromkeys((*MEASURED, *plan.named))
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
     found |= _launches_apart(plan, trials, found)
-    if ready_s:
-        entry = METRICS["time_to_ready"]
-        found[entry.name] = MetricValue(entry, sum(ready_s) / len(ready_s), len(ready_s))
-    return found
+    return found | start_values(starts)
 
 
 def launch_values(
-    plan: Plan, trials: Sequence[Trial], ready_s: float | None, *, order: int, block: int, session: str
+    plan: Plan, trials: Sequence[Trial], start: StartUp, *, order: int, block: int, session: str
 ) -> LaunchValues:
     """All replays of one launch as the gate takes them: one value per metric, infinite where a quantile lies among
     failed requests; what is invalid or not measured is absent."""
-    measured = metrics_of(plan, trials, () if ready_s is None else (ready_s,))
+    measured = metrics_of(plan, trials, [start])
     found = [counts(trial) for trial in trials]
     values = {name: _gate_value(each) for name, each in measured.items()}
     if not _one_token_chunks(trials):

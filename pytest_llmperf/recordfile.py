@@ -5,8 +5,9 @@ the time itself, each further one the gap to the chunk before it; the text of th
 times are ns of the run's one monotonic clock. The gzip header carries no time and no name, so equal records give
 equal files.
 
-``telemetry/*.jsonl.gz`` holds what was sampled of the server meanwhile: first an object with ``gpus`` and ``notes`` as
-in ``records.Telemetry``, then one for every sample, with the keys of ``HostSample`` or ``GpuSample``.
+``telemetry/*.jsonl.gz`` holds what was sampled of the server meanwhile: first an object with what ``samples.Telemetry``
+has besides samples (``gpus``, ``notes`` …), then one for every sample, with the keys of ``HostSample``, ``GpuSample``
+or ``EngineSample``.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from itertools import accumulate
 from operator import sub
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.records import GpuSample, HostSample, Ints, Outcome, Phase, RequestRecord, Telemetry, TokenSource
+from pytest_llmperf.records import Ints, Outcome, Phase, RequestRecord, TokenSource
+from pytest_llmperf.samples import Buckets, EngineSample, GpuSample, HostSample, Telemetry
 
 __all__ = ["read_records", "read_telemetry", "write_records", "write_telemetry"]
 
 T = TypeVar("T")
 
 _FIELDS: Final = tuple(field.name for field in fields(RequestRecord) if field.name != "texts")
+_HEAD: Final = ("gpus", "notes", "preemption_warnings", "log_errors")
 _REQUIRED: Final = frozenset(field.name for field in fields(RequestRecord) if field.default is MISSING)
 
 
@@ -44,8 +47,10 @@ def read_records(path: Path) -> tuple[RequestRecord, ...]:
 
 def write_telemetry(path: Path, telemetry: Telemetry) -> None:
     """As ``write_records``."""
-    head = {"gpus": telemetry.gpus, "notes": telemetry.notes}
-    _write(path, (head, *map(asdict, telemetry.host), *map(asdict, telemetry.gpu)))
+    head = {name: getattr(telemetry, name) for name in _HEAD}
+    samples: list[dict[str, Any]] = [asdict(each) for each in (*telemetry.host, *telemetry.gpu)]
+    samples += [asdict(each) for each in telemetry.engine]
+    _write(path, (head, *({k: v for k, v in each.items() if v is not None} for each in samples)))
 
 
 def read_telemetry(path: Path) -> Telemetry:
@@ -55,7 +60,8 @@ def read_telemetry(path: Path) -> Telemetry:
         raise UsageError(f"{path}: line 1: not the head of telemetry")
     host = tuple(each for each in found if isinstance(each, HostSample))
     gpu = tuple(each for each in found if isinstance(each, GpuSample))
-    return Telemetry(host, gpu, found[0].gpus, found[0].notes)
+    engine = tuple(each for each in found if isinstance(each, EngineSample))
+    return replace(found[0], host=host, gpu=gpu, engine=engine)
 
 
 def _write(path: Path, objects: Iterable[dict[str, Any]]) -> None:
@@ -84,11 +90,17 @@ def _read(path: Path, convert: Callable[[dict[str, Any]], T], what: str) -> list
     return found
 
 
-def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample:
+def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample | EngineSample:
+    written = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
     if "gpus" in written:
-        gpus = written["gpus"]
-        return Telemetry(gpus=None if gpus is None else tuple(gpus), notes=tuple(written["notes"]))
-    return GpuSample(**written) if "gpu" in written else HostSample(**written)
+        return Telemetry(**written)
+    if "values" in written:
+        told = {
+            name: Buckets(**{**each, "bounds": tuple(each["bounds"]), "counts": tuple(each["counts"])})
+            for name, each in written["histograms"].items()
+        }
+        return EngineSample(written["t_ns"], written["values"], told)
+    return GpuSample(**{"server_bytes": None, **written}) if "gpu" in written else HostSample(**written)
 
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, final
 
-__all__ = ["FAILURES", "Api", "Arrival", "ClientStats", "Endpoint", "GpuSample", "HostSample", "Ints", "Outcome",
-           "Phase", "RequestRecord", "StampSource", "Telemetry", "TokenSource", "Trial", "Window"]  # fmt: skip
+from pytest_llmperf.samples import Telemetry
+
+__all__ = ["FAILURES", "Api", "Arrival", "ClientStats", "Endpoint", "Ints", "Outcome",
+           "Phase", "RequestRecord", "StampSource", "TokenSource", "Trial", "Window"]  # fmt: skip
 
 Api = Literal["chat", "completions", "tgi", "llamacpp", "triton", "ollama-chat", "ollama-generate"]
 StampSource = Literal["kernel", "user"]
@@ -237,39 +239,6 @@ class ClientStats:
     """CPU share of the busiest of them while the load ran; None: cpu_seconds / wall_seconds."""
     retried: int = 0
     """Requests sent a second time, unseen in their records: the server closed their reused connection as they left."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostSample:
-    """Memory and CPU of the server's process tree at one time."""
-
-    t_ns: int
-    rss_bytes: int
-    cpu_seconds: float
-    processes: int
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSample:
-    """One GPU at one time."""
-
-    t_ns: int
-    gpu: int
-    used_bytes: int
-    server_bytes: int | None
-    """Memory of the server's own processes; None where the driver does not tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Telemetry:
-    """Samples taken beside the load. An empty tuple means "not measured", never 0."""
-
-    host: tuple[HostSample, ...] = ()
-    gpu: tuple[GpuSample, ...] = ()
-    gpus: tuple[int, ...] | None = None
-    """The GPUs that hold the server's memory, as far as known; None: it computes on the CPU, in host memory."""
-    notes: tuple[str, ...] = ()
-    """Why a source is absent, gaps of the sampler itself."""
 
 
 @final

@@ -14,6 +14,7 @@ from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
 from pytest_llmperf.gate import VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
+from pytest_llmperf.samples import StartUp
 
 __all__ = [
     "SCHEMA",
@@ -159,7 +160,7 @@ class LaunchReport(_Stored):
     """Secrets replaced; None for a targeted server."""
     url: str
     pid: int | None
-    time_to_ready_s: float | None
+    start_up: StartUp = StartUp()
     log: str | None
     """Path of the server's log, relative to the report."""
     exit_code: int | None = None

@@ -29,9 +29,10 @@ from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.metrics import LoadFacts, assess
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records, write_telemetry
-from pytest_llmperf.records import Phase, Telemetry, Trial
+from pytest_llmperf.records import Phase, Trial
 from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
+from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report

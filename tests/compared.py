@@ -10,6 +10,7 @@ from made import trial
 from pytest_llmperf.comparisons import ComparisonReport, DifferenceReport, JudgementReport
 from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.result import CampaignReport, LaunchReport, RunReport, TestReport
+from pytest_llmperf.samples import StartUp
 
 AB = "pytest --llmperf -k test_rag_long --llmperf-ab args.--max-num-batched-tokens=8192"
 
@@ -148,7 +149,7 @@ def launches(seconds: float | None = 90.0) -> CampaignReport:
             command=("vllm",),
             url="http://127.0.0.1:1",
             pid=7,
-            time_to_ready_s=seconds,
+            start_up=StartUp(time_to_ready_s=seconds),
             lifetime_s=None if seconds is None else seconds + 0.6,
             log=None,
         )

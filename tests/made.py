@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_llmperf.records import (
-    ClientStats,
-    Outcome,
-    Phase,
-    RequestRecord,
-    Telemetry,
-    TokenSource,
-    Trial,
-    Window,
-)
+from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, TokenSource, Trial, Window
+from pytest_llmperf.samples import Telemetry
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -12,8 +12,9 @@ from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.metrics.trial import counts, measure
 from pytest_llmperf.metrics.validity import LoadFacts, assess
 from pytest_llmperf.plan import Fixed, LoadProfile, Plan, ServerSpec, Sla, Workload
-from pytest_llmperf.records import HostSample, Outcome, RequestRecord, Telemetry, Trial
+from pytest_llmperf.records import Outcome, RequestRecord, Trial
 from pytest_llmperf.result import RunReport, TestReport
+from pytest_llmperf.samples import HostSample, Telemetry
 from pytest_llmperf.stored import check_report, metric_reports, trial_report
 
 SLO = {"ttft": 0.5}

@@ -73,7 +73,7 @@ def test_first_command_installs_and_measures_on_a_fresh_clone(tmp_path: Path) ->
 
 def test_second_command_is_what_ci_runs() -> None:
     assert "readme_command.py test" in (ROOT / ".ci" / "run").read_text()
-    assert set_up_command("test").endswith(".venv-test/bin/pytest")
+    assert set_up_command("test").endswith(".venv-test/bin/pytest -n 2 --dist worksteal")
     assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
 
 

@@ -196,6 +196,7 @@ class Campaign:
                 self._fresh()
                 salt = f"{nodeid}/{self._rig.number}/{number}"
                 case.trials["candidate"].append(self._rig.replay(case.plan, number, salt))
+                case.starts["candidate"] = [self.ready().start]
             except LlmperfError as error:
                 case.error = error
                 if isinstance(error, ServerDiedError):
@@ -221,12 +222,10 @@ class Campaign:
         plan, counted = case.plan, [each for each in self._rig.trials(case.plan) if each.discarded is None]
         own = [each for each in counted if each.arm == "candidate"]
         launches = self.launches()
-        ready_s = case.ready_s["candidate"] or [
-            launch.time_to_ready_s for launch in launches if launch.time_to_ready_s is not None
-        ]
+        starts = case.starts["candidate"] or [launch.start_up for launch in launches]
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
-        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), ready_s)
+        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts)
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],
@@ -237,5 +236,5 @@ class Campaign:
             ok=sum(trial.ok for trial in own),
             failed=sum(trial.failed for trial in own),
             cut=sum(trial.cut for trial in own),
-            baseline=metric_reports(metrics_of(plan, baseline, case.ready_s["baseline"])) if baseline else None,
+            baseline=metric_reports(metrics_of(plan, baseline, case.starts["baseline"])) if baseline else None,
         )

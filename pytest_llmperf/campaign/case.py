@@ -15,6 +15,7 @@ from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import TrialReport
+from pytest_llmperf.samples import StartUp
 from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues, Outcome
 from pytest_llmperf.stats.prior import Prior
 
@@ -33,7 +34,7 @@ class Served:
     launch: int
     trials: tuple[Trial, ...]
     reports: tuple[TrialReport, ...]
-    ready_s: float | None
+    start: StartUp
     values: LaunchValues
 
     @property
@@ -76,7 +77,8 @@ class Case:
     """Its blocks as the store has them."""
     values: dict[Arm, list[LaunchValues]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
     trials: dict[Arm, list[Trial]] = field(default_factory=lambda: defaultdict(list))
-    ready_s: dict[Arm, list[float]] = field(default_factory=lambda: defaultdict(list))
+    starts: dict[Arm, list[StartUp]] = field(default_factory=lambda: defaultdict(list))
+    """Of its launches, and of those that only warmed caches."""
     identities: dict[Arm, Identity] = field(default_factory=dict)
     unstarted: Arm | None = None
     """The arm that failed to start twice, where that is what ``error`` says."""
@@ -101,8 +103,7 @@ class Case:
         """A launch that counts."""
         self.values[served.arm].append(served.values)
         self.trials[served.arm] += served.trials
-        if served.ready_s is not None:
-            self.ready_s[served.arm].append(served.ready_s)
+        self.starts[served.arm].append(served.start)
 
     def discard(self, rig: Rig, served: Sequence[Served], reason: str) -> None:
         """Launches that do not count; they stay in the report, marked."""
@@ -133,8 +134,8 @@ class Case:
         self.judgement, self.comparison, self.finished = None, None, False
         self.error, self.unstarted, self.strict = None, None, False
         self.values = {"baseline": [], "candidate": []}
-        for each in (self.trials, self.ready_s):
-            each.clear()
+        self.trials.clear()
+        self.starts.clear()
         self.faults.clear()
         self.suspects.clear()
 

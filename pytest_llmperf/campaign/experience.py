@@ -85,9 +85,9 @@ class Experience:
         for arm, spec in specs.items():
             own = {launch.index for launch in launches if launch.arm == arm}
             ready = [
-                launch.time_to_ready_s
+                launch.start_up.time_to_ready_s
                 for launch in launches
-                if launch.index in own and launch.time_to_ready_s is not None
+                if launch.index in own and launch.start_up.time_to_ready_s is not None
             ]
             replays = {
                 nodeid: [trial.client.wall_seconds for trial in each if trial.launch in own]

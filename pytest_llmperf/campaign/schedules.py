@@ -267,7 +267,7 @@ def _serve(
     """
     if rig.live is None:  # died under the test before
         return None
-    launch, ready_s = rig.number, rig.live.time_to_ready
+    launch, start = rig.number, rig.live.start
     plan = case.plan.model_copy(update={"server": rig.live.spec})
     numbers = range(replays or case.plan.replays or 1)
     try:
@@ -280,5 +280,5 @@ def _serve(
         case.error = error
         return None
     reports = tuple(each for each in rig.trials(case.plan) if each.launch == launch)
-    values = launch_values(case.plan, trials, ready_s, order=order, block=block, session=session)
-    return Served(arm, launch, trials, reports, ready_s, values)
+    values = launch_values(case.plan, trials, start, order=order, block=block, session=session)
+    return Served(arm, launch, trials, reports, start, values)

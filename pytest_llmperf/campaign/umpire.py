@@ -198,9 +198,8 @@ class Umpire:
         if self.mode != "targeted" or not self._grounds.find_partner(case, mode="targeted"):
             return
         assert case.comparison is not None
-        values = launch_values(
-            case.plan, case.trials["candidate"], None, order=0, block=0, session=self._memory.session
-        )
+        trials, start = case.trials["candidate"], case.starts["candidate"][-1]
+        values = launch_values(case.plan, trials, start, order=0, block=0, session=self._memory.session)
         case.values["candidate"] = [values]
         if not self._grounds.is_faulty(case):
             judged = judge_targeted(case.values["baseline"], values, prior=case.prior, config=case.config)

@@ -20,8 +20,9 @@ from pytest_llmperf.differences import with_test
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.recordfile import read_records
-from pytest_llmperf.records import ClientStats, RequestRecord, Telemetry, Trial, Window
+from pytest_llmperf.records import ClientStats, RequestRecord, Trial, Window
 from pytest_llmperf.result import RunReport, TestReport, TrialReport
+from pytest_llmperf.samples import Telemetry
 
 __all__ = ["ARM", "Promotion", "doubts", "promotion"]
 
@@ -232,5 +233,5 @@ def _trial(report: TrialReport, records: tuple[RequestRecord, ...]) -> Trial:
 def _ready_s(report: RunReport, test: TestReport, number: int) -> float | None:
     for campaign in report.campaigns:
         if test.nodeid in campaign.tests:
-            return next((each.time_to_ready_s for each in campaign.launches if each.index == number), None)
+            return next((each.start_up.time_to_ready_s for each in campaign.launches if each.index == number), None)
     return None

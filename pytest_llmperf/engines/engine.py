@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api
+from pytest_llmperf.samples import Quantity
 
 __all__ = [
     "CANONICAL",
@@ -16,6 +17,7 @@ __all__ = [
     "Documents",
     "Engine",
     "LiveFacts",
+    "LogFact",
     "check_api",
     "check_parameters",
     "listed_model",
@@ -23,7 +25,10 @@ __all__ = [
     "texts",
 ]
 
-CANONICAL: Final = ("max_num_seqs", "max_model_len", "enable_prefix_caching", "threads")
+CANONICAL: Final = (
+    *("max_num_seqs", "max_model_len", "gpu_memory_utilization", "block_size", "swap_space", "kv_offloading_size"),
+    *("enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens", "tensor_parallel_size", "threads"),
+)
 """Fields of ``ServerSpec`` that mean the same for every engine that has them."""
 
 SETTABLE: Final = (*CANONICAL, "quantization", "kv_cache_dtype")
@@ -31,6 +36,10 @@ SETTABLE: Final = (*CANONICAL, "quantization", "kv_cache_dtype")
 
 Documents = Mapping[str, Any]
 """Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
+
+
+LogFact = Literal["kv_capacity_tokens", "max_concurrency", "compile_s", "weights_gib", "preempted", "error"]
+"""Facts of start-up, one number each, and lines that are counted (``preempted``) or kept (``error``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,21 @@ class Engine:
     """The APIs that it speaks; None where nothing is known about it."""
     lists_models: bool = True
     """Has ``/v1/models``; where not, the model must be named."""
+    metrics_url: str | None = None
+    """Where its metrics are, in Prometheus' text format: a path on its own port, or ``:PORT/path`` on another one.
+    None: it has none."""
+    series: Mapping[Quantity, tuple[str, ...]] = field(default_factory=dict)
+    """Quantity → the names it has had, newest first: of samples (``vllm:num_preemptions_total``), of histograms without
+    their suffix. The first that is there counts; series that differ in labels only are added up (``kv_usage``: the
+    largest). ``name{label}`` takes the label's value for the number."""
+    log_patterns: Mapping[LogFact, tuple[str, ...]] = field(default_factory=dict)
+    """What its log tells → regular expressions whose first group is the value; thousands separators are allowed."""
+    reset_paths: tuple[str, ...] = ()
+    """Empties the prefix cache, by POST: the first that answers 200."""
+    profile_paths: tuple[str, str] | None = None
+    """Starts and stops its own profiler, by POST."""
+    evidence: Literal["run for real", "from documentation"] = "from documentation"
+    """What our knowledge of it rests on."""
 
 
 def check_parameters(engine: Engine, spec: ServerSpec) -> None:

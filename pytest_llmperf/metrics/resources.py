@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.rates import tokens_between
-from pytest_llmperf.records import Telemetry, Trial
+from pytest_llmperf.records import Trial
+from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.stats.value import MetricValue
 
 __all__ = ["memory_series", "resource_values"]

@@ -20,7 +20,8 @@ from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, Serv
 from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.server.caches import cache_folders
+from pytest_llmperf.samples import StartUp
+from pytest_llmperf.server.caches import cache_folders, cold
 from pytest_llmperf.server.ports import HOST, free_port, require_free
 from pytest_llmperf.server.process import ServerProcess
 from pytest_llmperf.server.provision import Provisioned, provision
@@ -47,8 +48,7 @@ class Launch:
     log_path: Path | None = None
     pid: int | None = None
     """The server's own process; its tree hangs below it."""
-    time_to_ready: float | None = None
-    """Seconds from the start of the process to its first answer."""
+    start: StartUp = field(default_factory=StartUp)
     _process: ServerProcess | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
@@ -137,6 +137,7 @@ def _start(
     command = engine.command(spec, port, given.model)
     if given.program:
         command[:1] = given.program
+    needs_compiling = cold(spec)
     begun = time.monotonic()
     # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
     env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
@@ -187,7 +188,7 @@ def _start(
         command=process.command,
         log_path=log_path,
         pid=process.pid,
-        time_to_ready=time_to_ready,
+        start=StartUp(time_to_ready_s=time_to_ready, cold=needs_compiling),
         _process=process,
     )
 

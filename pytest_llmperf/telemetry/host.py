@@ -6,7 +6,7 @@ from typing import Final, final
 
 import psutil
 
-from pytest_llmperf.records import HostSample
+from pytest_llmperf.samples import HostSample
 
 __all__ = ["ProcessTree"]
 

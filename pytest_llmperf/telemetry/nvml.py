@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self, final
 
 from pytest_llmperf.identity import Fact
-from pytest_llmperf.records import GpuSample
+from pytest_llmperf.samples import GpuSample
 
 __all__ = ["GpuMemory", "gpu_facts"]
 

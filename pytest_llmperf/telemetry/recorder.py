@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Final, Self, final
 
-from pytest_llmperf.records import GpuSample, HostSample, Telemetry
+from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 from pytest_llmperf.telemetry.host import ProcessTree
 from pytest_llmperf.telemetry.nvml import GpuMemory
 

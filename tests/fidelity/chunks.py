@@ -18,7 +18,8 @@ from pytest_llmperf.load.client import Exchange
 from pytest_llmperf.load.job import pack_record, unpack_record
 from pytest_llmperf.load.request import PreparedRequest
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.records import Arrival, ClientStats, Phase, Telemetry, Trial, Window
+from pytest_llmperf.records import Arrival, ClientStats, Phase, Trial, Window
+from pytest_llmperf.samples import Telemetry
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

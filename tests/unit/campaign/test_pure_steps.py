@@ -21,6 +21,7 @@ from pytest_llmperf.campaign.terms import Terms, gate_config, mode_of
 from pytest_llmperf.comparisons import DifferenceReport
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, ToleratedChange
+from pytest_llmperf.samples import StartUp
 from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues
@@ -390,7 +391,9 @@ def test_a_remedy_names_the_server_of_the_run(plan: Plan, comparison: Comparison
 
 def test_values_of_a_launch_are_infinite_where_a_quantile_lies_among_failures() -> None:
     failed = [failure(i) for i in range(3)]
-    found = launch_values(test(), [trial([*failed, record(3)])], 2.0, order=0, block=0, session="now")
+    found = launch_values(
+        test(), [trial([*failed, record(3)])], StartUp(time_to_ready_s=2.0), order=0, block=0, session="now"
+    )
     assert (found.n_requests, found.n_failed) == (4, 3)
     assert math.isinf(found.metrics["ttft_p50"])
     assert found.metrics["time_to_ready"] == 2.0
@@ -399,5 +402,7 @@ def test_values_of_a_launch_are_infinite_where_a_quantile_lies_among_failures() 
 def test_the_gap_of_chunks_is_left_out_where_a_chunk_is_no_token() -> None:
     whole = [record(i, chunks_ms=(10, 20, 30), output_tokens=3) for i in range(3)]
     merged = [record(i, chunks_ms=(10, 20, 30), output_tokens=6) for i in range(3)]
-    names = [launch_values(test(), [trial(r)], None, order=0, block=0, session="").metrics for r in (whole, merged)]
+    names = [
+        launch_values(test(), [trial(r)], StartUp(), order=0, block=0, session="").metrics for r in (whole, merged)
+    ]
     assert ["icl_p50" in each for each in names] == [True, False]

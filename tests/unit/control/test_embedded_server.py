@@ -16,6 +16,7 @@ from pytest_llmperf.engines import ENGINES, tiny_model
 from pytest_llmperf.errors import TargetError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api
+from pytest_llmperf.samples import StartUp
 from pytest_llmperf.server.launch import Launch
 
 
@@ -125,7 +126,7 @@ def test_running_server_is_recognised_and_read(embedded: Launch, tmp_path_factor
         assert (live.endpoint.engine, live.engine.name) == ("llamacpp", "llamacpp")
         assert live.endpoint.base_url == embedded.endpoint.base_url
         assert live.endpoint.model == tiny_model.NAME
-        assert (live.pid, live.command, live.log_path, live.time_to_ready) == (None, (), None, None)
+        assert (live.pid, live.command, live.log_path, live.start) == (None, (), None, StartUp())
         facts = live.identity.input
         assert (facts["max_num_seqs"].value, facts["max_num_seqs"].source) == ("2", "live")
         assert {name: facts[name].source for name in ("args", "env", "model_digest")} == {

@@ -47,7 +47,8 @@ from pytest_llmperf.metrics import LoadFacts, assess, measure
 from pytest_llmperf.metrics.request import e2e, icl_gaps, itl_gaps, tpot, ttfot, ttft
 from pytest_llmperf.metrics.validity import Validity
 from pytest_llmperf.plan import Fixed, LoadProfile, TimeLimits, Uniform, Workload
-from pytest_llmperf.records import Outcome, RequestRecord, Telemetry, TokenSource, Trial, Window
+from pytest_llmperf.records import Outcome, RequestRecord, TokenSource, Trial, Window
+from pytest_llmperf.samples import Telemetry
 
 ONE = LoadProfile(concurrency=1, requests=1, warmup=0)
 N, GAP = 12, 6

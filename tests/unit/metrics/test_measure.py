@@ -14,17 +14,8 @@ from pytest_llmperf.metrics.chunks import Flat
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.rates import TokenCount, spread_tokens
 from pytest_llmperf.metrics.trial import Counts, InFlight, counts, in_flight, measure, slowest
-from pytest_llmperf.records import (
-    ClientStats,
-    GpuSample,
-    HostSample,
-    Outcome,
-    Phase,
-    RequestRecord,
-    Telemetry,
-    Trial,
-    Window,
-)
+from pytest_llmperf.records import ClientStats, Outcome, Phase, RequestRecord, Trial, Window
+from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 
 
 def value(trials: Trial | list[Trial], name: str, slo: dict[str, float] | None = None) -> float | None:

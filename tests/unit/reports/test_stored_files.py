@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -18,8 +19,9 @@ from made import MS, failure, record, trial
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.recordfile import read_records, read_telemetry, write_records, write_telemetry
-from pytest_llmperf.records import GpuSample, HostSample, Outcome, Phase, RequestRecord, Telemetry, TokenSource
+from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmperf.reports.jsonfile import json_schema, read_report, write_report
+from pytest_llmperf.samples import Buckets, EngineSample, GpuSample, HostSample, Telemetry
 
 # report.json
 
@@ -172,11 +174,27 @@ def test_what_are_not_records_is_refused_by_name(tmp_path: Path, content: bytes,
 MEMORY = ("peak_memory", "memory_growth", "cpu_seconds_per_mtok")
 HOST = tuple(HostSample(at * 200 * MS, size, at / 8, 2) for at, size in enumerate((100, 300, 250, 400)))
 GPU = tuple(GpuSample(at, gpu, 90, None if at == 2 else 10 * at) for at in (1, 2, 3) for gpu in (0, 1))
+FULL = Telemetry(
+    gpu=(GpuSample(1, 0, 90, 80, foreign_pids=(7, 8), utilization=0.5, power_w=300.5, throttle=4, dram_activity=0.25),),
+    gpus=(0,),
+    engine=(
+        EngineSample(1, {"running": 2.0, "preemptions": 0.0}, {"ttft": Buckets(2, 0.5, (0.1, math.inf), (1, 2))}),
+        EngineSample(2, {"kv_usage": 0.75}),
+    ),
+    preemption_warnings=0,
+    log_errors=("ERROR one", "ERROR two"),
+)
 
 
 @pytest.mark.parametrize(
     "telemetry",
-    [Telemetry(HOST), Telemetry(HOST, GPU, (0, 1), ("a «note»\n",)), Telemetry((), GPU, (0, 1)), Telemetry(gpus=())],
+    [
+        Telemetry(HOST),
+        Telemetry(HOST, GPU, (0, 1), ("a «note»\n",)),
+        Telemetry((), GPU, (0, 1)),
+        Telemetry(gpus=()),
+        FULL,
+    ],
 )
 def test_telemetry_reads_back_equal_and_gives_the_same_metrics(tmp_path: Path, telemetry: Telemetry) -> None:
     path = tmp_path / "telemetry" / "x.jsonl.gz"

@@ -41,8 +41,8 @@ def test_launch_is_ready_measured_logged_and_gone_afterwards(tmp_path: Path) -> 
     with launch(spec(max_num_seqs=1, max_model_len=256), log_dir=tmp_path / "logs") as live:
         assert live.pid is not None
         process = psutil.Process(live.pid)
-        assert live.time_to_ready is not None
-        assert 0.02 < live.time_to_ready < 20
+        assert live.start.time_to_ready_s is not None
+        assert 0.02 < live.start.time_to_ready_s < 20
         assert live.log_path == tmp_path / "logs" / "my-server-1.log"
         assert "listening on" in live.log_path.read_text()
         assert live.command[0] == sys.executable

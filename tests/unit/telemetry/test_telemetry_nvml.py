@@ -13,7 +13,7 @@ from made import trial
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.records import GpuSample
+from pytest_llmperf.samples import GpuSample
 from pytest_llmperf.telemetry.machine import machine_facts
 from pytest_llmperf.telemetry.nvml import GpuMemory, gpu_facts
 from pytest_llmperf.telemetry.recorder import record
