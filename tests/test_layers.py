@@ -65,7 +65,7 @@ ALLOWED: dict[str, set[str]] = {
     "journal": {"reports", "result", "errors"},
     "measured": {"catalog", "metrics", "plan", "records", "samples", "stats"},
     "runner": STEPS | {"measured"},
-    "campaign": STEPS | {"checks", "fields", "measured", "runner"},
+    "campaign": STEPS | {"checks", "fields", "measured", "runner", "tolerances"},
     "cli": {
         "baseline", "catalog", "differences", "doctor", "errors", "identity", "measured", "metrics", "plan",
         "recordfile", "records", "reports", "result", "samples", "settings", "stats", "stored", "units",
