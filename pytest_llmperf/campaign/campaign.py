@@ -228,7 +228,8 @@ class Campaign:
         starts = case.starts["candidate"] or [launch.start_up for launch in launches]
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
-        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts)
+        trials = case.trials.pop("candidate", [])
+        self._measured[plan.nodeid] = metrics_of(plan, trials, starts) if trials else {}
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],
