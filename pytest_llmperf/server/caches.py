@@ -12,7 +12,12 @@ from pytest_llmperf.plan import ServerSpec
 
 __all__ = ["cache_folders", "cold"]
 
-_NO_MATTER: Final = frozenset({"name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"})
+_NO_MATTER: Final = frozenset(
+    {
+        *("name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"),
+        *("ready_url", "metrics_urls", "logs", "stop", "shm_size"),
+    }
+)
 """Fields of which nothing that is compiled depends."""
 
 
