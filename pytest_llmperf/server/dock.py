@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, final
 from urllib.parse import urlsplit
 
@@ -43,25 +45,23 @@ def pull(image: str, where: str) -> Image:
     """``image``, pulled where it isn't there yet. Raises ConfigError without the library, InfraError for all else."""
     try:
         import docker.errors
+        import docker.utils
     except ImportError:
         problem = 'containers need the Docker library for Python; pip install "pytest-llmperf[container]"'
         raise ConfigError(where, "image", problem) from None
     try:
-        api = _connect()
-        try:
-            found = api.inspect_image(image)
-        except docker.errors.ImageNotFound:
-            name, _, tag = image.rpartition(":") if ":" in image.rpartition("/")[2] else (image, "", "latest")
-            if "@" in image:
-                name, tag = image, ""
-            for event in api.pull(name, tag=tag or None, stream=True, decode=True):
-                if "error" in event:
-                    raise InfraError(f"the image {image} can't be pulled: {event['error']}") from None
-            found = api.inspect_image(image)
+        with _engine() as api:
+            try:
+                found = api.inspect_image(image)
+            except docker.errors.ImageNotFound:
+                name, tag = docker.utils.parse_repository_tag(image)
+                for event in api.pull(name, tag=tag or "latest", stream=True, decode=True):
+                    if "error" in event:
+                        raise InfraError(f"the image {image} can't be pulled: {event['error']}") from None
+                found = api.inspect_image(image)
     except (docker.errors.DockerException, OSError) as error:
         raise InfraError(f"the image {image} can't be had: {_line(error)}") from error
-    repository = image.partition("@")[0]
-    repository = repository.rpartition(":")[0] if ":" in repository.rpartition("/")[2] else repository
+    repository = docker.utils.parse_repository_tag(image.partition("@")[0])[0]
     digests = [each for each in found.get("RepoDigests") or () if "@" in each]
     named = next((each for each in digests if each.partition("@")[0].endswith(repository)), None)
     entrypoint = tuple((found.get("Config") or {}).get("Entrypoint") or ())
@@ -79,14 +79,14 @@ def remove(name: str, launch: str) -> None:
     trouble = ""
     while gone < 2:
         try:
-            label = (_connect().inspect_container(name)["Config"].get("Labels") or {}).get(LABEL)
-            if label != launch:
-                return
-            gone = 0
-            _connect().remove_container(name, force=True, v=True)
+            with _engine() as api:
+                if (api.inspect_container(name)["Config"].get("Labels") or {}).get(LABEL) != launch:
+                    return
+                gone = 0
+                api.remove_container(name, force=True, v=True)
         except docker.errors.NotFound:
             gone += 1  # twice in a row: its making may have been asked for and not have begun
-        except (docker.errors.DockerException, OSError) as error:
+        except (docker.errors.DockerException, InfraError, OSError) as error:
             trouble = _line(error)
         if time.monotonic() > deadline:
             raise InfraError(f"the container {name} could not be ended: {trouble or 'it is still there'}")
@@ -98,11 +98,12 @@ def host_pid(name: str) -> int | None:
     import docker.errors
 
     try:
-        found = _connect().inspect_container(name)
+        with _engine() as api:
+            found = api.inspect_container(name)
         pid = int(found["State"]["Pid"])
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123 - no path worth a Path
             own = found["Id"] in file.read()
-    except (docker.errors.DockerException, OSError, KeyError, ValueError):
+    except (docker.errors.DockerException, InfraError, OSError, KeyError, ValueError):
         return None
     return pid if pid and own else None
 
@@ -119,38 +120,39 @@ def run(job: Mapping[str, Any]) -> int:
         ends.append(number)
         for each in begun:
             try:
-                _connect().kill(each, signal.SIGTERM)
-            except (docker.errors.DockerException, OSError):  # it has ended
+                with _engine() as api:
+                    api.kill(each, signal.SIGTERM)
+            except (docker.errors.DockerException, InfraError, OSError):  # it has ended
                 continue
 
     signal.signal(signal.SIGTERM, pass_on)
     try:
-        api = _connect()
-        gpus = docker.types.DeviceRequest(
-            **({"device_ids": job["gpus"]} if job["gpus"] else {"count": -1}), capabilities=[["gpu"]]
-        )
-        host = api.create_host_config(
-            binds=[f"{outside}:{inside}:{mode}" for outside, inside, mode in job["mounts"]],
-            port_bindings={job["port"]: ("127.0.0.1", job["port"])},
-            shm_size=job["shm_size"],
-            device_requests=None if job["gpus"] is None else [gpus],
-        )
-        made = api.create_container(
-            job["image"], command=job["command"], entrypoint=job["entrypoint"], environment=job["env"],
-            name=job["name"], labels=job["labels"], ports=[job["port"]], host_config=host,
-        )  # fmt: skip
-        if ends:
-            return 128 + signal.SIGTERM
-        api.start(made["Id"])
-        begun.append(made["Id"])
-        if ends:
-            pass_on(signal.SIGTERM, None)
-        for piece in api.logs(made["Id"], stream=True, follow=True):
-            os.write(1, piece)
-        code = int(api.wait(made["Id"])["StatusCode"])
-        if api.inspect_container(made["Id"])["State"].get("OOMKilled"):
-            print("the container ran out of memory (OOMKilled)", flush=True)  # noqa: T201 - our output is its log
-    except (docker.errors.DockerException, OSError) as error:
+        with _engine() as api:
+            gpus = docker.types.DeviceRequest(
+                **({"device_ids": job["gpus"]} if job["gpus"] else {"count": -1}), capabilities=[["gpu"]]
+            )
+            host = api.create_host_config(
+                binds=[f"{outside}:{inside}:{mode}" for outside, inside, mode in job["mounts"]],
+                port_bindings={job["port"]: ("127.0.0.1", job["port"])},
+                shm_size=job["shm_size"],
+                device_requests=None if job["gpus"] is None else [gpus],
+            )
+            made = api.create_container(
+                job["image"], command=job["command"], entrypoint=job["entrypoint"], environment=job["env"],
+                name=job["name"], labels=job["labels"], ports=[job["port"]], host_config=host,
+            )  # fmt: skip
+            if ends:
+                return 128 + signal.SIGTERM
+            api.start(made["Id"])
+            begun.append(made["Id"])
+            if ends:
+                pass_on(signal.SIGTERM, None)
+            for piece in api.logs(made["Id"], stream=True, follow=True):
+                os.write(1, piece)
+            code = int(api.wait(made["Id"])["StatusCode"])
+            if api.inspect_container(made["Id"])["State"].get("OOMKilled"):
+                print("the container ran out of memory (OOMKilled)", flush=True)  # noqa: T201 - our output is its log
+    except (docker.errors.DockerException, InfraError, OSError) as error:
         print(f"the container can't be run: {_line(error)}", flush=True)  # noqa: T201 - as above
         return 125
     return code
@@ -169,7 +171,8 @@ def main() -> int:
             return run(json.loads(os.environ[JOB_VARIABLE]))
 
 
-def _connect() -> Any:
+@contextmanager
+def _engine() -> Iterator[Any]:
     """The API of the engine at ``DOCKER_HOST``, or where Docker and Podman put their sockets. InfraError elsewhere."""
     import docker
 
@@ -178,7 +181,14 @@ def _connect() -> Any:
         host = urlsplit(given).hostname
         if host not in ("localhost", "127.0.0.1", "::1"):
             raise InfraError(f"DOCKER_HOST leads to {host}, and containers are launched on this machine only")
-    return docker.APIClient(base_url=given or _socket(), version="auto", timeout=60)
+    base = given or _socket()
+    if base.startswith("unix://") and not Path(base.removeprefix("unix://")).is_socket():
+        raise InfraError(f"no container engine listens at {base}; start one, or set DOCKER_HOST")
+    api = docker.APIClient(base_url=base, version="auto", timeout=60)
+    try:
+        yield api
+    finally:
+        api.close()
 
 
 def _socket() -> str:
