@@ -27,9 +27,12 @@ def cold(spec: ServerSpec) -> bool:
 
 
 def cache_folders(spec: ServerSpec) -> dict[str, str]:
-    """Environment variable of a compile cache → its folder, which the engine makes when it needs it."""
+    """Environment variable of a compile cache → its folder, which the engine makes when it needs it.
+
+    Empty where the server is not known to be of this machine: what it finds there is not ours to say.
+    """
     names = engine_of(spec).cache_env
-    if not names:
+    if not names or spec.elsewhere:
         return {}
     fields = spec.model_dump_json(exclude=set(_NO_MATTER))
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf" / "compiled"
