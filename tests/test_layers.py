@@ -16,10 +16,10 @@ PYTEST_ROOMS = {
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
     "load", "metrics", "plan", "records", "result", "recordfile", "recount", "samples", "server", "settings", "stats",
-    "stored", "telemetry", "units", "variables", "verdict",
+    "stored", "synthetic", "telemetry", "units", "variables", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
+    "__init__": {"engines", "errors", "identity", "plan", "records", "result", "stats"},
     "errors": set(),
     "units": set(),
     "identity": set(),
@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "samples", "stats", "units", "errors"},
+    "synthetic": {"identity", "plan"},
     "asked": set(),
     "suitefile": {"errors"},
     "limits": {"catalog", "errors", "plan", "units"},
@@ -87,7 +88,7 @@ ONLY_IN: dict[str, set[str]] = {
     "psutil": {"server", "telemetry"},
     "rich": {"reports", "cli"},
     "fsspec": {"baseline/urls"},
-    "packaging": {"baseline", "cli"},
+    "packaging": {"baseline", "cli", "engines"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},

@@ -13,7 +13,7 @@ from typing import Final, Self, final
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
-from pytest_llmperf.control.probe import choose_model, list_models
+from pytest_llmperf.control.probe import launched_model
 from pytest_llmperf.control.target import connect
 from pytest_llmperf.engines import Engine, engine_of
 from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, ServerStartError
@@ -21,7 +21,7 @@ from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
-from pytest_llmperf.server.caches import cache_folders, cold
+from pytest_llmperf.server.caches import cache_folders, cold, note_warm
 from pytest_llmperf.server.ports import HOST, free_port, require_free
 from pytest_llmperf.server.process import ServerProcess
 from pytest_llmperf.server.provision import Provisioned, provision
@@ -134,13 +134,21 @@ def _start(
     """One attempt. Whatever goes wrong, nothing of it is left running."""
     engine = engine_of(spec)
     assert engine.command is not None  # else it was not provisioned
-    command = engine.command(spec, port, given.model)
+    # The version that is going to run decides which flags there are.
+    command = engine.command(spec.model_copy(update={"version": given.version or spec.version}), port, given.model)
     if given.program:
         command[:1] = given.program
     needs_compiling = cold(spec)
     begun = time.monotonic()
     # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
+    env = {
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+        **engine.environment(spec, port),
+        **cache_folders(spec),
+        **spec.env,
+        "HF_HUB_OFFLINE": "1",
+    }
     process = ServerProcess.start(command, env, log_path)
     try:
         endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
@@ -153,8 +161,7 @@ def _start(
                 timeout=spec.startup_timeout,
                 on_progress=on_progress or _no_progress,
             )
-            models = list_models(client)
-            name = choose_model(endpoint.base_url, models, None)
+            models, name = launched_model(client, endpoint, engine, given.model)
             endpoint = Endpoint(endpoint.base_url, HOST, port, False, name, engine.name)
             answer = await_answer(process, client, endpoint)
             time_to_ready = time.monotonic() - begun
@@ -165,11 +172,12 @@ def _start(
                 engine,
                 client=client,
                 models=models,
-                model_file=Path(given.model) if Path(given.model).is_file() else None,
+                model_path=Path(given.model) if given.model else None,
                 fingerprint=answer.system_fingerprint,
                 version=given.version,
                 environment=environment,
             )
+        note_warm(spec)
     except ServerStartError:
         process.stop(0)
         raise

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_llmperf.engines import add_installed
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.settings.changes import flat
 from pytest_llmperf.settings.faults import describe_validation_error, read_toml
@@ -16,7 +17,11 @@ __all__ = ["load_settings"]
 
 
 def load_settings(root: Path) -> Settings:
-    """The settings of the project at ``root``; defaults where it has none. Raises ConfigError."""
+    """The settings of the project at ``root``; defaults where it has none. Raises ConfigError.
+
+    Servers may be of any engine that is known by then: installed packages' are added first.
+    """
+    add_installed()
     own, shared = root / "llmperf.toml", root / "pyproject.toml"
     tools = read_toml(shared).get("tool") if shared.is_file() else None
     table = tools.get("llmperf") if isinstance(tools, dict) else None
