@@ -113,8 +113,11 @@ def _inputs(
             facts[name] = Fact(value=value, source="configured")
     told = {**live.parameters, **({"quantization": live.quantization} if live.quantization else {})}
     for name in SETTABLE:
-        there = not engine.parameters or _has(engine, name, live.version or version)
-        if there or name in told or getattr(spec, name) is not None:
+        if (
+            _has(engine, name, live.version if spec.targeted else None)
+            or name in told
+            or getattr(spec, name) is not None
+        ):
             facts[name] = _parameter(name, spec, engine, told)
     if not launched:
         return {**facts, "args": UNKNOWN, "env": UNKNOWN}
@@ -127,7 +130,12 @@ def _inputs(
 
 
 def _has(engine: Engine, name: str, version: str | None) -> bool:
-    return flag_problem(name, engine.parameters, version or "newest", engine.title) is None
+    """Whether the engine has the parameter, as far as is known; in ``version`` where that is given.
+
+    What is launched has the same facts in every version: one that only one of them had would tell two versions apart
+    that were set up alike.
+    """
+    return not engine.parameters or flag_problem(name, engine.parameters, version or "", engine.title) is None
 
 
 def _version(spec: ServerSpec, live: LiveFacts, installed: str | None) -> Fact:

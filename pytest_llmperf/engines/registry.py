@@ -59,8 +59,9 @@ def _add(engine: Any, where: str) -> None:
 
 def _problems(engine: Engine) -> Iterator[tuple[str, str]]:
     """Field and what is wrong with it."""
-    if engine.command is not None and not callable(engine.command):
-        yield "command", f"{engine.command!r} is no function; write def command(spec, port, model) -> list[str]"
+    command: object = engine.command
+    if command is not None and not callable(command):
+        yield "command", f"{command!r} is no function; write def command(spec, port, model) -> list[str]"
     for name in engine.parameters:
         if name not in SETTABLE:
             yield "parameters", f"there is no parameter {name!r}{nearest(name, SETTABLE)}"

@@ -154,8 +154,10 @@ def test_port_lost_to_another_server_is_tried_again(tmp_path: Path, monkeypatch:
 
 
 def test_engine_that_can_not_be_launched_says_which_can(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"vLLM can't be launched by this version \(it can launch: embedded\)"):
-        launch(spec(engine="vllm"), log_dir=tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"Triton can't be launched by this version \(it can launch: llamacpp, embedded"
+    ):
+        launch(spec(engine="triton"), log_dir=tmp_path)
 
 
 def test_log_folder_that_can_not_be_written_is_infra(tmp_path: Path) -> None:
