@@ -13,7 +13,7 @@ from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments, written
 from pytest_llmperf.engines.tiny_model import cache_dir
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.samples import Quantity
 
@@ -83,10 +83,16 @@ def _options(spec: ServerSpec) -> list[str]:
 
 
 def _stored(text: str) -> Path:
-    """A file with ``text`` (JSON, which is YAML too) that has its digest for a name: equal options, equal commands."""
+    """A file with ``text`` (JSON, which is YAML too) that has its digest for a name: equal options, equal commands.
+
+    Raises InfraError where it can't be written.
+    """
     path = cache_dir().absolute() / "trtllm" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InfraError(f"{path}, the options of TensorRT-LLM, can't be written: {error.strerror or error}") from error
     return path
 
 

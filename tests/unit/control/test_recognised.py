@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.control.checkpoint import checkpoint_facts
+from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.probe import launched_model
 from pytest_llmperf.control.target import connect
+from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.errors import TargetError
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Endpoint
 
 Serve = Callable[..., str]
 
@@ -129,3 +134,17 @@ def test_quantization_that_the_server_does_not_tell_is_the_checkpoints(serve: Se
     ]
     _, told = connect(spec(serve(listed("vllm", root="org/m"))))
     assert told.value("quantization") == "unknown"
+
+
+def test_what_was_launched_is_asked_for_by_the_name_that_it_has(serve: Serve) -> None:
+    def name(engine: str, *names: str, model: str) -> str:
+        url = serve({"/v1/models": (200, {"data": [{"id": each} for each in names]})} if names else {})
+        endpoint = Endpoint(url, "127.0.0.1", 1, False, "", engine)
+        with open_client(endpoint) as client:
+            return launched_model(client, endpoint, ENGINES[engine], model)[1]
+
+    assert name("vllm", "served", model="/w/m") == "served"
+    assert name("ollama", "a:1b", "b:1b", model="b:1b") == "b:1b"
+    assert name("transformers", model="/w/m") == "/w/m"  # its list is that of the hub's cache
+    with pytest.raises(TargetError, match=r"there is no model 'c'; it serves: a, b"):
+        name("vllm", "a", "b", model="c")
