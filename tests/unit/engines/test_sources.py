@@ -96,6 +96,14 @@ def test_the_logs_of_real_vllm_tell_capacity_and_compilation() -> None:
             "Sequence group 7 is preempted by PreemptionMode.SWAP mode because there is not enough KV cache space",
             "is preempted by PreemptionMode.SWAP mode",
         ),
+        # llama.cpp in xllamacpp 2026.10.11549, run for real on a file that is no model
+        (
+            "llamacpp",
+            "error",
+            "0.00.048.213 E cmn  common_init_: failed to load model 'b.gguf'",
+            "E cmn  common_init_: failed to load model 'b.gguf'",
+        ),
+        ("llamacpp", "error", "0.00.003.170 W srv          init: security: no API key is set", None),
         # SGLang 0.5.23 managers/scheduler.py
         ("sglang", "kv_capacity_tokens", "max_total_num_tokens=443212, chunked_prefill_size=8192, max_pre", "443212"),
         (
@@ -106,5 +114,5 @@ def test_the_logs_of_real_vllm_tell_capacity_and_compilation() -> None:
         ),
     ],
 )
-def test_lines_of_engines_that_were_not_run(engine: str, fact: str, line: str, value: str | None) -> None:
+def test_lines_that_tell_of_trouble_and_capacity(engine: str, fact: str, line: str, value: str | None) -> None:
     assert values(engine, fact, line) == ([] if value is None else [value])
