@@ -11,6 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pytest_llmperf.engines.engine import Engine as Engine
+    from pytest_llmperf.engines.engine import LiveFacts as LiveFacts
+    from pytest_llmperf.engines.parameters import Flag as Flag
+    from pytest_llmperf.engines.registry import register_engine as register_engine
     from pytest_llmperf.errors import LlmperfError as LlmperfError
     from pytest_llmperf.identity import Identity as Identity
     from pytest_llmperf.plan import Plan as Plan
@@ -26,10 +30,13 @@ if TYPE_CHECKING:
     from pytest_llmperf.stats.stored import judge_stored as judge_stored
 
 __all__ = [
+    "Engine",
+    "Flag",
     "GateConfig",
     "Identity",
     "Judgement",
     "LaunchValues",
+    "LiveFacts",
     "LlmperfError",
     "Plan",
     "Prior",
@@ -39,13 +46,17 @@ __all__ = [
     "Trial",
     "judge_interleaved",
     "judge_stored",
+    "register_engine",
 ]
 
 _HOME: Final = {
+    "Engine": "engines.engine",
+    "Flag": "engines.parameters",
     "GateConfig": "stats.launches",
     "Identity": "identity",
     "Judgement": "stats.launches",
     "LaunchValues": "stats.launches",
+    "LiveFacts": "engines.engine",
     "LlmperfError": "errors",
     "Plan": "plan",
     "Prior": "stats.prior",
@@ -55,6 +66,7 @@ _HOME: Final = {
     "Trial": "records",
     "judge_interleaved": "stats.interleaved",
     "judge_stored": "stats.stored",
+    "register_engine": "engines.registry",
 }
 
 

@@ -30,13 +30,13 @@ _ISOLATED_BY: Final = {
     "slots": "max_num_seqs",
     "cache_dtype": "kv_cache_dtype",
     "kv_cache_dtype": "kv_cache_dtype",
-    "block_size": "args.--block-size",
-    "page_size": "args.--page-size",
-    "gpu_memory_utilization": "args.--gpu-memory-utilization",
+    "block_size": "block_size",
+    "page_size": "block_size",
+    "gpu_memory_utilization": "gpu_memory_utilization",
     "dtype": "args.--dtype",
-    "tp_size": "args.--tp-size",
-    "tensor_parallel_size": "args.--tensor-parallel-size",
-    "max_num_batched_tokens": "args.--max-num-batched-tokens",
+    "tp_size": "tensor_parallel_size",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "max_num_batched_tokens": "max_num_batched_tokens",
 }
 """Consequence → the variable that sets the same thing."""
 

@@ -18,6 +18,7 @@ from pytest_llmperf.control.calibrate import prompt_tokens
 from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
+from pytest_llmperf.identity import Identity
 from pytest_llmperf.load.arrivals import schedule
 from pytest_llmperf.load.clients import clients_for
 from pytest_llmperf.load.contents import rows_of
@@ -36,6 +37,7 @@ from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
+from pytest_llmperf.synthetic import synthetic_fault
 from pytest_llmperf.telemetry.recorder import record
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
@@ -138,8 +140,11 @@ def run_replay(
     return trial
 
 
-def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
-    """Write the trial's records and telemetry below ``report_dir`` and give its summary."""
+def store_trial(plan: Plan, trial: Trial, identity: Identity, template_tokens: float, report_dir: Path) -> TrialReport:
+    """Write the trial's records and telemetry below ``report_dir`` and give its summary.
+
+    ``identity`` is that of the server that was measured.
+    """
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     records, telemetry = f"records/{name}", f"telemetry/{name}" if trial.telemetry.host or trial.telemetry.gpu else None
     try:
@@ -157,7 +162,10 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         template_tokens=template_tokens,
         asked=plan.limited,
     )
-    return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), records, telemetry)
+    validity = assess(trial, facts)
+    if fault := synthetic_fault(plan.workload, identity):
+        validity = replace(validity, reasons=(*validity.reasons, fault))
+    return trial_report(trial, metrics_of(plan, [trial], ()), validity, records, telemetry)
 
 
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:

@@ -16,10 +16,10 @@ PYTEST_ROOMS = {
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
     "load", "metrics", "plan", "records", "result", "recordfile", "recount", "samples", "server", "settings", "stats",
-    "stored", "telemetry", "units", "variables", "verdict",
+    "stored", "synthetic", "telemetry", "units", "variables", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"errors", "identity", "plan", "records", "result", "stats"},
+    "__init__": {"engines", "errors", "identity", "plan", "records", "result", "stats"},
     "errors": set(),
     "units": set(),
     "identity": set(),
@@ -47,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"load", "plan", "records", "errors"},
     "stats": {"catalog"},
     "metrics": {"catalog", "records", "samples", "stats", "units", "errors"},
+    "synthetic": {"identity", "plan"},
     "asked": set(),
     "suitefile": {"errors"},
     "limits": {"catalog", "errors", "plan", "units"},
@@ -89,7 +90,7 @@ ONLY_IN: dict[str, set[str]] = {
     "docker": {"server/dock"},
     "rich": {"reports", "cli"},
     "fsspec": {"baseline/urls"},
-    "packaging": {"baseline", "cli"},
+    "packaging": {"baseline", "cli", "engines"},
     "xllamacpp": {"engines/embedded_server"},
     "numpy": {"metrics", "stats"},
     "tokenizers": {"recount"},

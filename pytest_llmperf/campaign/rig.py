@@ -13,6 +13,7 @@ from typing import Final, Literal, Protocol, final
 from pytest_llmperf import runner
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
+from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
@@ -98,10 +99,10 @@ class Rig:
             trial = runner.run_replay(
                 plan, self._live, self.number, number, f"{self.salt}/{salt}", self._calibrations, self.observer
             )
-            self._keep(plan, trial)
+            self._keep(plan, trial, self._live.identity)
             self._live.check_alive()
         except runner.Interrupted as interrupted:
-            self._keep(plan, interrupted.trial)
+            self._keep(plan, interrupted.trial, self._live.identity)
             raise interrupted.cause from None
         except LlmperfError as error:
             raise self._better(error) from None
@@ -142,10 +143,10 @@ class Rig:
         self._past.append(self._report(live))
         self._live = None
 
-    def _keep(self, plan: Plan, trial: Trial) -> None:
+    def _keep(self, plan: Plan, trial: Trial, identity: Identity) -> None:
         template = self._calibrations.template_tokens(plan)
         trial = replace(trial, arm=self._now.arm)
-        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, template, self._report_dir))
+        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, identity, template, self._report_dir))
 
     def _better(self, error: LlmperfError) -> LlmperfError:
         """The death of the server, where that is what an error comes from: it holds command, exit code and log."""

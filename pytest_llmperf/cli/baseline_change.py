@@ -70,7 +70,7 @@ def _promote(arguments: argparse.Namespace) -> int:
     tests = _wanted(report, arguments.test, str(folder / REPORT_NAME))
     if not arguments.reason.strip():
         raise UsageError("--reason: empty; say why this is the new baseline")
-    who, pool = provenance(Path.cwd()), load_settings(Path.cwd()).pool
+    who, pool = provenance(Path.cwd()), load_settings(Path.cwd(), servers=False).pool
     promotions = [promotion(report, folder, test, who, arguments.reason.strip(), pool) for test in tests]
     entries = [_entry(store, each) for each in promotions]
     against = [

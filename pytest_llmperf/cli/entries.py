@@ -51,7 +51,7 @@ def location(arguments: argparse.Namespace) -> str:
         return str(arguments.baselines)
     from pytest_llmperf.settings import load_settings
 
-    return load_settings(Path.cwd()).baselines
+    return load_settings(Path.cwd(), servers=False).baselines
 
 
 def open_store(arguments: argparse.Namespace) -> Store:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import httpx
 
+from pytest_llmperf.control.checkpoint import CONFIG, checkpoint_facts
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.declared import declare
 from pytest_llmperf.control.host import host_class, system
@@ -17,6 +19,7 @@ from pytest_llmperf.control.probe import documents, list_models
 from pytest_llmperf.engines import Engine
 from pytest_llmperf.engines.engine import SETTABLE, LiveFacts
 from pytest_llmperf.engines.flags import flags_of
+from pytest_llmperf.engines.parameters import flag_problem
 from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.identity import UNKNOWN, Fact, Identity
@@ -37,7 +40,7 @@ def read_identity(
     *,
     client: httpx.Client | None = None,
     models: Mapping[str, Any] | None = None,
-    model_file: Path | None = None,
+    model_path: Path | None = None,
     fingerprint: str | None = None,
     version: str | None = None,
     image: str | None = None,
@@ -45,9 +48,9 @@ def read_identity(
 ) -> Identity:
     """Ask ``endpoint`` what it is.
 
-    ``client`` and ``models`` (the answer of ``/v1/models``) are used where the caller has them; ``model_file`` is
-    the file a launched server was given; ``fingerprint`` the ``system_fingerprint`` of an answer. ``version`` is that
-    of the installation which was started, for a server that doesn't tell, ``image`` its image by digest;
+    ``client`` and ``models`` (the answer of ``/v1/models``) are used where the caller has them; ``model_path`` is
+    the file or folder a launched server was given; ``fingerprint`` the ``system_fingerprint`` of an answer. ``version``
+    is that of the installation which was started, for a server that doesn't tell, ``image`` its image by digest;
     ``environment`` what the caller knows of this machine (its GPUs, its pool), which is not a targeted server's.
     Raises TargetError where the server doesn't answer, ConfigError where it contradicts the specification.
     """
@@ -59,7 +62,7 @@ def read_identity(
                 engine,
                 client=own,
                 models=models,
-                model_file=model_file,
+                model_path=model_path,
                 fingerprint=fingerprint,
                 version=version,
                 image=image,
@@ -70,8 +73,16 @@ def read_identity(
     consequence = dict(live.consequence)
     if fingerprint:
         consequence["system_fingerprint"] = fingerprint
+    consequence["engine_evidence"] = engine.evidence
+    root = model_path or (None if spec.on_other_machine else Path(live.consequence.get("model_root") or CONFIG))
+    checkpoint = checkpoint_facts(root) if root is not None and root.is_absolute() else {}
+    if "experts" in checkpoint:
+        consequence["experts"] = checkpoint["experts"]
+    if live.quantization is None and "quantization" in checkpoint:
+        live = replace(live, quantization=checkpoint["quantization"])
+        consequence["quantization_from"] = f"{CONFIG} of the model"
     identity = Identity(
-        input=_inputs(endpoint, spec, engine, live, model_file, version, image),
+        input=_inputs(endpoint, spec, engine, live, model_path, version, image),
         environment=_environment(spec, engine, live, environment or {}),
         consequence={name: Fact(value=value, source="live") for name, value in consequence.items()},
     )
@@ -83,7 +94,7 @@ def _inputs(
     spec: ServerSpec,
     engine: Engine,
     live: LiveFacts,
-    model_file: Path | None,
+    model_path: Path | None,
     version: str | None,
     image: str | None,
 ) -> dict[str, Fact]:
@@ -94,10 +105,10 @@ def _inputs(
         "model": _fact(endpoint.model),
         "model_digest": UNKNOWN,
     }
-    if not launched and not engine.owned_by:
+    if not launched and not engine.owned_by and spec.engine == engine.name:
         facts["engine"] = Fact(value=engine.name, source="declared")
-    if model_file is not None:
-        facts["model_digest"] = Fact(value=file_digest(model_file), source="configured")
+    if model_path is not None and model_path.is_file():
+        facts["model_digest"] = Fact(value=file_digest(model_path), source="configured")
     # The template as it is written: its place differs from host to host less than that of one version does.
     start = " ".join(redact(spec.start))
     for name, value in (("image", image or spec.image_name), ("executable", spec.executable), ("start", start)):
@@ -105,7 +116,11 @@ def _inputs(
             facts[name] = Fact(value=value, source="configured")
     told = {**live.parameters, **({"quantization": live.quantization} if live.quantization else {})}
     for name in SETTABLE:
-        if name in (engine.parameters or SETTABLE) or name in told or getattr(spec, name) is not None:
+        if (
+            _has(engine, name, live.version if spec.targeted else None)
+            or name in told
+            or getattr(spec, name) is not None
+        ):
             facts[name] = _parameter(name, spec, engine, told)
     if not launched:
         return {**facts, "args": UNKNOWN, "env": UNKNOWN}
@@ -115,6 +130,15 @@ def _inputs(
         shown = HIDDEN if secret_name(name) else redact([value])[0]
         facts[f"env.{name}"] = Fact(value=shown, source="configured")
     return facts
+
+
+def _has(engine: Engine, name: str, version: str | None) -> bool:
+    """Whether the engine has the parameter, as far as is known; in ``version`` where that is given.
+
+    What is launched has the same facts in every version: one that only one of them had would tell two versions apart
+    that were set up alike.
+    """
+    return not engine.parameters or flag_problem(name, engine.parameters, version or "", engine.title) is None
 
 
 def _version(spec: ServerSpec, live: LiveFacts, installed: str | None) -> Fact:

@@ -26,6 +26,7 @@ __all__ = [
     "documents",
     "fingerprint",
     "healthy",
+    "launched_model",
     "list_models",
     "only_model",
     "recognise",
@@ -85,6 +86,21 @@ def only_model(client: httpx.Client, engine: Engine, spec: ServerSpec) -> Mappin
     return {"data": [{"id": spec.model}]}
 
 
+def launched_model(
+    client: httpx.Client, endpoint: Endpoint, engine: Engine, model: str
+) -> tuple[Mapping[str, Any], str]:
+    """``/v1/models`` and the name that requests carry, of a server that was started with ``model``.
+
+    It's the one model that is listed, whatever it's called there; where there are several, ``model``. Raises
+    TargetError.
+    """
+    if not engine.lists_models:
+        return {"data": [{"id": model}]}, model
+    models = list_models(client)
+    several = len(models["data"]) > 1
+    return models, choose_model(endpoint.base_url, models, model if several else None)
+
+
 def choose_model(url: str, models: Mapping[str, Any], wanted: str | None) -> str:
     """The name that requests carry: ``wanted`` if it is served, else the only model.
 
@@ -105,22 +121,35 @@ def choose_model(url: str, models: Mapping[str, Any], wanted: str | None) -> str
     return names[0]
 
 
-def recognise(models: Mapping[str, Any], configured: Engine, url: str) -> Engine:
+def recognise(client: httpx.Client, models: Mapping[str, Any], configured: Engine, url: str) -> Engine:
     """The engine by ``owned_by`` in ``models``; ``configured`` where that says nothing.
 
-    ``openai`` as configured means "find out". Raises TargetError where another engine answers than the configured.
+    ``openai`` as configured means "find out": then what the server answers elsewhere tells too. Raises TargetError
+    where another engine answers than the configured.
     """
     owners = {str(mapping(entry).get("owned_by")) for entry in models["data"]}
     if owners & configured.owned_by:
         return configured
-    # The embedded engine is llama.cpp too; a server that was found running counts as the latter.
-    found = next((engine for engine in ENGINES.values() if engine.command is None and owners & engine.owned_by), None)
+    found = next((engine for engine in ENGINES.values() if owners & engine.owned_by), None)
+    if found is None and configured.name == "openai":
+        found = next((engine for engine in ENGINES.values() if _bears_mark(client, engine)), None)
     if found is None:
         return configured
     if configured.name != "openai":
         problem = f"engine = {configured.name!r} is configured, but {found.title} answers (engine = {found.name!r})"
         raise TargetError(url, problem)
     return found
+
+
+def _bears_mark(client: httpx.Client, engine: Engine) -> bool:
+    if engine.mark is None:
+        return False
+    path, key = engine.mark
+    try:
+        response = client.get(path)
+        return response.status_code == httpx.codes.OK and key in mapping(response.json())
+    except (httpx.HTTPError, ValueError):
+        return False
 
 
 def documents(client: httpx.Client, engine: Engine, models: Mapping[str, Any]) -> Documents:

@@ -33,7 +33,7 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
     endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
     with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
         models = list_models(client) if configured.lists_models else only_model(client, configured, spec)
-        engine = recognise(models, configured, base)
+        engine = recognise(client, models, configured, base)
         model = choose_model(base, models, spec.model)
         endpoint = Endpoint(base, host, port, tls, model, engine.name, headers, place)
         client.timeout = spec.limits.first_token

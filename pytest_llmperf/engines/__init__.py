@@ -1,26 +1,14 @@
-"""The engines: constants of type ``Engine`` in one explicit dict."""
+"""The engines: constants of type ``Engine`` in one explicit dict, and users' own beside them."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from pytest_llmperf.engines.embedded import EMBEDDED
 from pytest_llmperf.engines.engine import Engine
-from pytest_llmperf.engines.llamacpp import LLAMACPP
-from pytest_llmperf.engines.ollama import OLLAMA
-from pytest_llmperf.engines.openai import OPENAI
-from pytest_llmperf.engines.sglang import SGLANG
-from pytest_llmperf.engines.tgi import TGI
-from pytest_llmperf.engines.triton import TRITON
-from pytest_llmperf.engines.vllm import VLLM
+from pytest_llmperf.engines.registry import add_installed, register_engine
+from pytest_llmperf.engines.table import ENGINES
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["ENGINES", "Engine", "engine_of", "launchable"]
-
-ENGINES: Final[dict[str, Engine]] = {
-    engine.name: engine for engine in (EMBEDDED, LLAMACPP, VLLM, SGLANG, TGI, OLLAMA, TRITON, OPENAI)
-}
+__all__ = ["ENGINES", "Engine", "add_installed", "engine_of", "launchable", "register_engine"]
 
 
 def engine_of(spec: ServerSpec) -> Engine:

@@ -85,4 +85,8 @@ EMBEDDED: Final = Engine(
     read_facts=llamacpp.read_facts,
     request_extras=llamacpp.request_extras,
     apis=("chat", "completions", "llamacpp"),
+    metrics_url="/metrics",
+    series=llamacpp.SERIES,
+    log_patterns=llamacpp.LOG_PATTERNS,
+    evidence="run for real",
 )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
+from pytest_llmperf.engines.parameters import SETTABLE, Parameters, flag_problem
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api
 from pytest_llmperf.samples import Quantity
 
 __all__ = [
-    "CANONICAL",
     "SETTABLE",
     "Documents",
     "Engine",
@@ -24,15 +24,6 @@ __all__ = [
     "mapping",
     "texts",
 ]
-
-CANONICAL: Final = (
-    *("max_num_seqs", "max_model_len", "gpu_memory_utilization", "block_size", "swap_space", "kv_offloading_size"),
-    *("enable_prefix_caching", "enable_chunked_prefill", "max_num_batched_tokens", "tensor_parallel_size", "threads"),
-)
-"""Fields of ``ServerSpec`` that mean the same for every engine that has them."""
-
-SETTABLE: Final = (*CANONICAL, "quantization", "kv_cache_dtype")
-"""Canonical parameters, and what else of a model's numbers a launch can set where the engine has a flag for it."""
 
 Documents = Mapping[str, Any]
 """Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
@@ -68,6 +59,10 @@ def _named_model(spec: ServerSpec) -> str:
     return spec.model or ""
 
 
+def _no_environment(_spec: ServerSpec, _port: int) -> dict[str, str]:
+    return {}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -76,18 +71,24 @@ class Engine:
     name: str
     title: str
     """As people call it, for messages."""
-    parameters: Mapping[str, str]
+    parameters: Parameters
     """Parameter of ``SETTABLE`` → the engine's own flag. A parameter that isn't here doesn't exist for the engine."""
     default_port: int
     cpu: bool
     """True where the model computes on the CPU, so that memory means host RSS."""
     command: Callable[[ServerSpec, int, str], list[str]] | None = None
     """``(spec, port, model)`` → argv. None: can't be launched here, only targeted by URL. The first item is the
-    program, which another installation of the engine replaces by its own."""
+    program, which another installation of the engine replaces by its own. ``spec.version`` is what is installed, as
+    far as that is known before it runs; where not, the newest."""
+    environment: Callable[[ServerSpec, int], dict[str, str]] = _no_environment
+    """``(spec, port)`` → environment variables of its process, beneath what ``spec.env`` says."""
     distribution: str | None = None
     """Name of the engine on the package index. None: its versions can't be installed from there."""
+    companions: tuple[str, ...] = ()
+    """Further requirements that ``distribution`` is installed with, e.g. ``"torch"``."""
     program: str = "python"
-    """The program of an environment that ``distribution`` is installed in."""
+    """Its program in an environment that ``distribution`` is installed in, and on the PATH; ``"python"``: a module
+    that a Python runs."""
     find_model: Callable[[ServerSpec], str] = _named_model
     """The model to launch with; may make or check a file. Raises ConfigError or InfraError."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +100,9 @@ class Engine:
     ready_path: str = "/health"
     owned_by: frozenset[str] = frozenset()
     """Values of ``owned_by`` in ``/v1/models`` by which a running server is recognised."""
+    mark: tuple[str, str] | None = None
+    """A path that answers with a JSON object that has this key: how one is recognised whose models are owned by
+    whoever made them."""
     info_paths: tuple[str, ...] = ()
     """What to fetch for ``read_facts`` besides ``/v1/models``."""
     read_facts: Callable[[Documents, str], LiveFacts] = _no_facts
@@ -131,12 +135,17 @@ class Engine:
     """What our knowledge of it rests on."""
 
 
-def check_parameters(engine: Engine, spec: ServerSpec) -> None:
-    """Raise ConfigError where ``spec`` sets a parameter that the engine doesn't have."""
+def check_parameters(engine: Engine, spec: ServerSpec, installed: str = "") -> None:
+    """Raise ConfigError where ``spec`` sets a parameter that the engine, or this version of it, doesn't have.
+
+    ``installed`` is the version that is going to run, ``"newest"`` where only the running server can tell. Without it
+    only ``spec.version`` is known.
+    """
     for name in SETTABLE:
-        if getattr(spec, name) is not None and name not in engine.parameters:
-            has = ", ".join(engine.parameters) or "no parameters of these"
-            raise ConfigError(f"servers.{spec.name}", name, f"{engine.title} has no such parameter; it has: {has}")
+        if getattr(spec, name) is not None:
+            problem = flag_problem(name, engine.parameters, installed or spec.version or "", engine.title)
+            if problem is not None:
+                raise ConfigError(f"servers.{spec.name}", name, problem)
     if spec.gpus and engine.cpu:
         raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")
 

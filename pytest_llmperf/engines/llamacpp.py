@@ -1,13 +1,49 @@
-"""llama.cpp's ``llama-server``."""
+"""llama.cpp's ``llama-server``. Flags and series as of build 11434; run for real as a library (the embedded engine)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, listed_model, mapping, texts
+from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, listed_model, mapping, texts
+from pytest_llmperf.engines.models import find_file
+from pytest_llmperf.engines.parameters import Flag, arguments
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.samples import Quantity
 
-__all__ = ["LLAMACPP", "read_facts", "request_extras"]
+__all__ = ["LLAMACPP", "LOG_PATTERNS", "SERIES", "read_facts", "request_extras"]
+
+_PARAMETERS: Final[Mapping[str, str | Flag]] = {
+    "max_num_seqs": "--parallel",
+    "max_model_len": "--ctx-size",
+    "enable_prefix_caching": Flag("--cache-prompt", off="--no-cache-prompt"),
+    "max_num_batched_tokens": "--batch-size",
+    "threads": "--threads",
+    "kv_cache_dtype": Flag("--cache-type-k {} --cache-type-v {}"),
+}
+SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
+    "running": ("llamacpp:requests_processing",),
+    "waiting": ("llamacpp:requests_deferred",),
+    "prefix_hits": ("llamacpp:prompt_tokens_cached_total",),
+    "prompt_tokens": ("llamacpp:prompt_tokens_total",),
+    "generation_tokens": ("llamacpp:tokens_predicted_total",),
+    "drafts": ("llamacpp:spec_decode_num_drafts_total",),
+    "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+}
+LOG_PATTERNS: Final[Mapping[LogFact, tuple[str, ...]]] = {"error": (r"^(?:[\d.]+ )?(E .*)",)}
+
+
+def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
+    # With a given number of slots the context is divided among them, and the parameter is that of one sequence.
+    if spec.max_model_len is not None and spec.max_num_seqs is not None:
+        spec = spec.model_copy(update={"max_model_len": spec.max_model_len * spec.max_num_seqs})
+    return [
+        *("llama-server", "--model", model, "--alias", Path(model).stem),
+        *("--host", "127.0.0.1", "--port", str(port), "--metrics"),
+        *arguments(_PARAMETERS, spec),
+        *spec.extra_args,
+    ]
 
 
 def request_extras(spec: ServerSpec) -> dict[str, Any]:
@@ -52,17 +88,20 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
 LLAMACPP: Final = Engine(
     name="llamacpp",
     title="llama.cpp",
-    parameters={
-        "max_num_seqs": "--parallel",
-        "max_model_len": "--ctx-size",
-        "enable_prefix_caching": "--cache-prompt",
-        "threads": "--threads",
-    },
+    parameters=_PARAMETERS,
     default_port=8080,
     cpu=False,
+    command=_command,
+    program="llama-server",
+    find_model=find_file,
     owned_by=frozenset({"llamacpp"}),
+    mark=("/props", "total_slots"),
     info_paths=("/props",),
     read_facts=read_facts,
     request_extras=request_extras,
     apis=("chat", "completions", "llamacpp"),
+    metrics_url="/metrics",
+    series=SERIES,
+    log_patterns=LOG_PATTERNS,
+    evidence="run for real",
 )

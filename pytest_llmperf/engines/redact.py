@@ -18,7 +18,7 @@ _ASSIGNED: Final = re.compile(rf"(?P<name>(?:--?)?(?:\w[\w-]*[-_])?{_WORD})(?P<s
 _JSON: Final = re.compile(rf'("(?:[\w-]+[-_])?{_WORD}"\s*:\s*")((?:[^"\\]|\\.)+)(")', re.IGNORECASE)
 _URL: Final = re.compile(r"(?<=://)([^/\s:@]*:)([^/\s@]+)(?=@)")
 _HEADER: Final = re.compile(r"(authorization\s*:\s*(?:bearer |basic )?)(\S+)", re.IGNORECASE)
-_NAME: Final = re.compile(rf"(?:^|_){_WORD}$|(?:^|_)(?:KEY|AUTH|PASS|PWD|DSN|PAT|COOKIE)$", re.IGNORECASE)
+_NAME: Final = re.compile(rf"(?:^|_){_WORD}$|(?:^|_)(?:KEY|AUTH|PASS|DSN|PAT|COOKIE)$|_PWD$", re.IGNORECASE)
 _SHORTEST: Final = 6
 """A shorter secret isn't searched for in other text: it would hide half of it."""
 

@@ -1,15 +1,75 @@
-"""SGLang."""
+"""SGLang. Flags and series as of 0.5.23."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, listed_model, mapping, texts
+from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, listed_model, mapping, texts
+from pytest_llmperf.engines.models import find_weights
+from pytest_llmperf.engines.parameters import Flag, arguments
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.samples import Quantity
 
 __all__ = ["SGLANG", "read_facts"]
 
 _CONSEQUENCES: Final = ("max_total_num_tokens", "kv_cache_dtype", "dtype", "tp_size", "page_size")
+
+_PARAMETERS: Final[Mapping[str, str | Flag]] = {
+    "max_num_seqs": "--max-running-requests",
+    "max_model_len": "--context-length",
+    "gpu_memory_utilization": "--mem-fraction-static",
+    "block_size": "--page-size",
+    "kv_offloading_size": Flag("--enable-hierarchical-cache --hicache-size {}"),
+    "enable_prefix_caching": Flag("", off="--disable-radix-cache"),
+    "enable_chunked_prefill": Flag("", off="--chunked-prefill-size -1"),
+    # --max-prefill-tokens bounds a step too, but by default is the larger of the two.
+    "max_num_batched_tokens": "--chunked-prefill-size",
+    "tensor_parallel_size": "--tp-size",
+    "quantization": "--quantization",
+    "kv_cache_dtype": "--kv-cache-dtype",
+}
+_SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
+    "running": ("sglang:num_running_reqs",),
+    "waiting": ("sglang:num_queue_reqs",),
+    "kv_usage": ("sglang:token_usage",),
+    "kv_capacity_tokens": ("sglang:max_total_num_tokens",),
+    "preemptions": ("sglang:num_retracted_requests_total", "sglang:total_retracted_reqs"),
+    "prefix_queries": ("sglang:prompt_tokens_total",),
+    "prefix_hits": ("sglang:cached_tokens_total",),
+    "prompt_tokens": ("sglang:prompt_tokens_total",),
+    "generation_tokens": ("sglang:generation_tokens_total",),
+    "requests": ("sglang:num_requests_total",),
+    "drafts": ("sglang:spec_verify_calls_total",),
+    "ttft": ("sglang:time_to_first_token_seconds",),
+    "queue_wait": ("sglang:queue_time_seconds", "sglang:queue_time_s"),
+    "tpot": ("sglang:request_time_per_output_token_seconds",),
+    "e2e": ("sglang:e2e_request_latency_seconds",),
+}
+_LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
+    "kv_capacity_tokens": (r"max_total_num_tokens=(\d+)",),
+    "preempted": (r"(KV cache pool is full\. Retract requests)",),
+    "error": (r"(^\[\d{4}-\d\d-\d\d [^\]]*\] .*(?:Error|Exception)\b.*)",),
+}
+
+
+def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "sglang.launch_server", "--model-path", model),
+        *(
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--random-seed",
+            "0",
+            "--enable-metrics",
+            "--enable-cache-report",
+        ),
+        *arguments(_PARAMETERS, spec),
+        *spec.extra_args,
+    ]
 
 
 def _request_extras(_spec: ServerSpec) -> dict[str, Any]:
@@ -17,11 +77,12 @@ def _request_extras(_spec: ServerSpec) -> dict[str, Any]:
 
 
 def read_facts(documents: Documents, model: str) -> LiveFacts:
-    """Facts from ``/server_info``, which holds every resolved server argument, and ``/v1/models``."""
-    info = mapping(documents.get("/server_info"))
+    """Facts from ``/server_info``, which holds every resolved server argument, ``/model_info`` and ``/v1/models``."""
+    info, about = mapping(documents.get("/server_info")), mapping(documents.get("/model_info"))
     version, quantization = info.get("version"), info.get("quantization")
-    no_cache = info.get("disable_radix_cache")
+    no_cache, chunk = info.get("disable_radix_cache"), info.get("chunked_prefill_size")
     length = listed_model(documents, model).get("max_model_len") or info.get("context_length")
+    chunked = chunk > 0 if isinstance(chunk, int) else None
     return LiveFacts(
         version=version if isinstance(version, str) else None,
         quantization=quantization.lower() if isinstance(quantization, str) and quantization else None,
@@ -29,28 +90,47 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
             {
                 "max_num_seqs": info.get("max_running_requests"),
                 "max_model_len": length,
+                "gpu_memory_utilization": info.get("mem_fraction_static"),
+                "block_size": info.get("page_size"),
+                "kv_offloading_size": info.get("hicache_size") if info.get("enable_hierarchical_cache") else None,
                 "enable_prefix_caching": not no_cache if isinstance(no_cache, bool) else None,
+                "enable_chunked_prefill": chunked,
+                "max_num_batched_tokens": chunk if chunked else None,
+                "tensor_parallel_size": info.get("tp_size"),
                 "kv_cache_dtype": info.get("kv_cache_dtype"),
             }
         ),
-        consequence=texts({"max_model_len": length, **{name: info.get(name) for name in _CONSEQUENCES}}),
+        consequence=texts(
+            {
+                "max_model_len": length,
+                "model_root": about.get("model_path") or info.get("model_path"),
+                "load_format": about.get("load_format") or info.get("load_format"),
+                "speculative": info.get("speculative_algorithm"),
+                **{name: info.get(name) for name in _CONSEQUENCES},
+            }
+        ),
     )
 
 
 SGLANG: Final = Engine(
     name="sglang",
     title="SGLang",
-    parameters={
-        "max_num_seqs": "--max-running-requests",
-        "max_model_len": "--context-length",
-        "enable_prefix_caching": "--disable-radix-cache",
-        "quantization": "--quantization",
-        "kv_cache_dtype": "--kv-cache-dtype",
-    },
+    parameters=_PARAMETERS,
     default_port=30000,
     cpu=False,
+    command=_command,
+    distribution="sglang",
+    find_model=find_weights,
     owned_by=frozenset({"sglang"}),
-    info_paths=("/server_info",),
+    mark=("/model_info", "model_path"),
+    info_paths=("/server_info", "/model_info"),
     read_facts=read_facts,
+    cache_env=("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
     request_extras=_request_extras,
+    continuous_usage=True,
+    metrics_url="/metrics",
+    series=_SERIES,
+    log_patterns=_LOG,
+    reset_paths=("/flush_cache",),
+    profile_paths=("/start_profile", "/stop_profile"),
 )

@@ -26,4 +26,8 @@ TRITON: Final = Engine(
     read_facts=read_facts,
     apis=("triton",),
     lists_models=False,
+    # On a port of its own. Durations are sums in microseconds, and its KV blocks are told apart by a label: neither has
+    # a place here.
+    metrics_url=":8002/metrics",
+    series={"requests": ("nv_inference_request_success",), "waiting": ("nv_inference_pending_request_count",)},
 )

@@ -10,7 +10,7 @@ from typing import Final
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["cache_folders", "cold"]
+__all__ = ["cache_folders", "cold", "note_warm"]
 
 _NO_MATTER: Final = frozenset(
     {
@@ -22,8 +22,14 @@ _NO_MATTER: Final = frozenset(
 
 
 def cold(spec: ServerSpec) -> bool:
-    """Whether the next launch of ``spec`` has to compile what later ones find."""
+    """Whether no launch of ``spec`` has come up yet, so that the next has to compile what later ones find."""
     return any(not Path(folder).is_dir() for folder in cache_folders(spec).values())
+
+
+def note_warm(spec: ServerSpec) -> None:
+    """A launch of ``spec`` has come up. It need not have used every folder; one that is missing means cold."""
+    for folder in cache_folders(spec).values():
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def cache_folders(spec: ServerSpec) -> dict[str, str]:

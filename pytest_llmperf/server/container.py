@@ -53,7 +53,15 @@ def start_container(order: Order) -> ServerProcess:
         Path(folder).mkdir(parents=True, exist_ok=True)
         places[variable] = f"{_CACHES}/{variable.lower()}"
         mounts.append((folder, places[variable], "rw"))
-    own = {"PYTHONUNBUFFERED": "1", **places, **spec.env, "HF_HUB_OFFLINE": "1", LAUNCH_VARIABLE: lease.launch}
+    engine = order.engine.environment(spec, order.port)
+    own = {
+        "PYTHONUNBUFFERED": "1",
+        **engine,
+        **places,
+        **spec.env,
+        "HF_HUB_OFFLINE": "1",
+        LAUNCH_VARIABLE: lease.launch,
+    }
     job = {
         "name": name,
         "image": order.given.image_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -15,8 +16,9 @@ from typing import Final
 from pytest_llmperf.engines.tiny_model import cache_dir
 from pytest_llmperf.errors import ConfigError, InfraError
 
-__all__ = ["installed_version", "made_environment"]
+__all__ = ["installed_version", "made_environment", "program_version"]
 
+_PYTHON: Final = re.compile(r"""(?:^#!\s*|exec'? ["'])(/[^"'\n]*?python[\d.]*)["' \n]""")
 _TIMEOUT_S: Final = 1800.0
 _SHOWN_LINES: Final = 4
 _TAG: Final = f"{sys.implementation.cache_tag}-{sys.platform}"
@@ -24,8 +26,10 @@ _NO_SPACE: Final = ("No space left on device", "os error 28", "Disk quota exceed
 _NO_NETWORK: Final = ("error sending request", "Failed to fetch", "Request failed", "network was disabled", "timed out")
 
 
-def made_environment(distribution: str, version: str, where: str) -> Path:
+def made_environment(distribution: str, version: str, where: str, companions: tuple[str, ...] = ()) -> Path:
     """The folder of an environment with ``distribution==version`` (wheels only) and nothing else but its needs.
+
+    ``companions`` are requirements that count among them.
 
     It is made once and kept; two processes that want it at once make it once. Raises ConfigError (``where`` names the
     server) where uv is missing or there is no such version, InfraError where the index, the disk or uv fails.
@@ -36,7 +40,7 @@ def made_environment(distribution: str, version: str, where: str) -> Path:
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not _complete(folder, distribution, version):
                 shutil.rmtree(folder, ignore_errors=True)
-                _make(folder, distribution, version, where)
+                _make(folder, distribution, version, where, companions)
     except OSError as error:
         problem = f"{distribution}=={version} cannot be installed in {folder}: {error.strerror or error}"
         raise InfraError(problem) from error
@@ -62,6 +66,36 @@ def installed_version(python: Path, distribution: str) -> str | None:
     return done.stdout.strip() or None
 
 
+def program_version(program: Path, distribution: str) -> str | None:
+    """The version of ``distribution`` that ``program`` comes from; None where that can't be told without running it.
+
+    Asked of the Python that the script names in its first lines, else of the one beside it.
+    """
+    for python in _pythons(program):
+        if python.is_file() and os.access(python, os.X_OK):
+            try:
+                found = installed_version(python, distribution)
+            except InfraError:
+                continue
+            if found is not None:
+                return found
+    return None
+
+
+def _pythons(program: Path) -> Iterator[Path]:
+    try:
+        with program.open("rb") as file:
+            head = file.read(512).decode(errors="replace")
+    except OSError:
+        head = ""
+    # Where the path is long or has blanks, a shell stands in between, which executes the quoted path.
+    named = _PYTHON.search(head) if head.startswith("#!") else None
+    if named:
+        yield Path(named[1])
+    for folder in dict.fromkeys((program.parent, program.resolve().parent)):
+        yield folder / "python"
+
+
 def _complete(folder: Path, distribution: str, version: str) -> bool:
     """Whether the environment was made to the end and still runs: the Python under it may have gone."""
     if not (folder / ".complete").is_file():
@@ -72,7 +106,7 @@ def _complete(folder: Path, distribution: str, version: str) -> bool:
         return False
 
 
-def _make(folder: Path, distribution: str, version: str, where: str) -> None:
+def _make(folder: Path, distribution: str, version: str, where: str, companions: tuple[str, ...]) -> None:
     uv = _uv(where)
     wanted = f"{distribution}=={version}"
     made = _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
@@ -81,7 +115,7 @@ def _make(folder: Path, distribution: str, version: str, where: str) -> None:
     python = str(folder / "bin" / "python")
     # Compiled now, so that the first start does not pay for it.
     command = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-    done = _run([*command, "--only-binary", distribution, wanted])
+    done = _run([*command, "--only-binary", distribution, wanted, *companions])
     if done.returncode:
         text = " ".join(done.stderr.split())
         offline = any(sign in text for sign in _NO_NETWORK)

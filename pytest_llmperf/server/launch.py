@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
-from pytest_llmperf.control.probe import choose_model, list_models
+from pytest_llmperf.control.probe import launched_model
 from pytest_llmperf.control.target import base_url, connect, request_headers
 from pytest_llmperf.engines import Engine, engine_of
 from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, ServerStartError
@@ -21,7 +21,7 @@ from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import Launcher, ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
-from pytest_llmperf.server.caches import cold
+from pytest_llmperf.server.caches import cold, note_warm
 from pytest_llmperf.server.command import start_command
 from pytest_llmperf.server.container import start_container
 from pytest_llmperf.server.ports import HOST, free_port, require_free
@@ -174,9 +174,7 @@ def _start(
                 timeout=spec.startup_timeout,
                 on_progress=on_progress or _no_progress,
             )
-            models = list_models(client)
-            several = by_command and len(models["data"]) != 1
-            name = choose_model(base, models, spec.model if several else None)
+            models, name = launched_model(client, endpoint, engine, given.model or spec.model or "")
             endpoint = Endpoint(base, host, seen_port, tls, name, engine.name, headers)
             answer = await_answer(process, client, endpoint)
             time_to_ready = time.monotonic() - begun
@@ -187,12 +185,13 @@ def _start(
                 engine,
                 client=client,
                 models=models,
-                model_file=Path(given.model) if Path(given.model).is_file() else None,
+                model_path=Path(given.model) if given.model else None,
                 fingerprint=answer.system_fingerprint,
                 version=given.version,
                 image=given.image or None,
                 environment=environment,
             )
+        note_warm(spec)
     except ServerStartError:
         process.stop(0)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -13,7 +14,7 @@ from pytest_llmperf.engines.engine import check_parameters
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.dock import pull
-from pytest_llmperf.server.environments import installed_version, made_environment
+from pytest_llmperf.server.environments import installed_version, made_environment, program_version
 
 __all__ = ["Provisioned", "provision"]
 
@@ -59,13 +60,39 @@ def provision(spec: ServerSpec) -> Provisioned:
         image = pull(spec.image_name or "", where)
         return Provisioned(_on_host(model), (), None, image.name, image.id, image.entrypoint)
     if spec.program is not None:
-        return _executable(spec, engine, model, Path(spec.program).expanduser(), where)
-    if spec.version is None:
-        return Provisioned(model, (), engine.launch_version() if engine.launch_version else None)
+        found = _executable(spec, engine, model, Path(spec.program).expanduser(), where)
+    elif spec.version is None:
+        found = _installed(engine, model, where)
+    else:
+        found = _made(spec.version, engine, model, where)
+    check_parameters(engine, spec, found.version or "newest")
+    return found
+
+
+def _made(version: str, engine: Engine, model: str, where: str) -> Provisioned:
     if engine.distribution is None:
         raise ConfigError(where, "version", f"{engine.title} is on no package index; give executable = '…{{version}}…'")
-    folder = made_environment(engine.distribution, spec.version, where)
-    return Provisioned(model, (str(folder / "bin" / engine.program),), spec.version)
+    folder = made_environment(engine.distribution, version, where, engine.companions)
+    return Provisioned(model, (str(folder / "bin" / engine.program),), version)
+
+
+def _installed(engine: Engine, model: str, where: str) -> Provisioned:
+    """What is installed already: beside this Python, or on the PATH."""
+    advice = "give executable, the path of its program" + (", or version, to install it" if engine.distribution else "")
+    if engine.program == "python":
+        if engine.launch_version is not None or engine.distribution is None:
+            return Provisioned(model, (), engine.launch_version() if engine.launch_version else None)
+        version = installed_version(Path(sys.executable), engine.distribution)
+        if version is None:
+            raise ConfigError(where, "engine", f"{engine.distribution} is not installed beside this Python; {advice}")
+        return Provisioned(model, (sys.executable,), version)
+    beside = Path(sys.executable).parent / engine.program
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which(engine.program)
+    if path is None:
+        problem = f"{engine.program} is neither beside this Python nor on the PATH"
+        raise ConfigError(where, "engine", f"{problem}; {advice}")
+    version = program_version(Path(path), engine.distribution) if engine.distribution else None
+    return Provisioned(model, (path,), version)
 
 
 def require_program(word: str, where: str) -> None:
@@ -86,6 +113,8 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
         if spec.version not in (None, version):
             problem = f"{spec.version!r} was asked for, but {path} has {engine.distribution} {version}"
             raise ConfigError(where, "version", problem)
+    elif engine.distribution is not None and version is None:
+        version = program_version(path, engine.distribution)
     return Provisioned(model, (str(path.absolute()),), version)
 
 

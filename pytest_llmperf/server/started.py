@@ -30,7 +30,9 @@ class Order:
     def engine_command(self) -> list[str]:
         """The engine's own command line, with the program that was provisioned."""
         assert self.engine.command is not None  # else it was not provisioned
-        command = self.engine.command(self.spec, self.port, self.given.model)
+        # The version that is going to run decides which flags there are.
+        spec = self.spec.model_copy(update={"version": self.given.version or self.spec.version})
+        command = self.engine.command(spec, self.port, self.given.model)
         if self.given.program:
             command[:1] = self.given.program
         return command
@@ -38,7 +40,8 @@ class Order:
     def environment(self) -> dict[str, str]:
         """Environment variables of the server's process: ours, those of the engine, and what the user says."""
         # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-        found = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(self.spec)}
+        engine = self.engine.environment(self.spec, self.port)
+        found = {"PYTHONUNBUFFERED": "1", **os.environ, **engine, **cache_folders(self.spec)}
         if self.spec.gpus:  # by the order of the bus, as NVML counts
             found |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.spec.gpus))}
         return {**found, **self.spec.env, "HF_HUB_OFFLINE": "1"}

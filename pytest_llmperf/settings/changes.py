@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.engines.engine import SETTABLE, check_parameters
 from pytest_llmperf.engines.flags import set_flag
+from pytest_llmperf.engines.parameters import named_words
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.settings.faults import describe_validation_error
@@ -86,8 +87,7 @@ def changed(spec: ServerSpec, changes: Mapping[str, Any], where: str) -> ServerS
 def _flag(spec: ServerSpec, arguments: tuple[str, ...], flag: str, value: object, where: str) -> tuple[str, ...]:
     if not flag.startswith("-") or flag.strip("-") == "":
         raise ConfigError(where, f"args.{flag}", "is no flag; write e.g. args.--enforce-eager")
-    engine = engine_of(spec)
-    canonical = {own: name for name, own in engine.parameters.items()}
+    canonical = named_words(engine_of(spec).parameters)
     if flag in canonical:
         raise ConfigError(where, f"args.{flag}", f"is the flag of {canonical[flag]}; write {canonical[flag]}=…")
     return set_flag(arguments, flag, value if isinstance(value, bool) else _text(f"args.{flag}", value, where))

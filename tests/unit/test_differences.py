@@ -116,12 +116,12 @@ def test_consequences_come_with_it_and_name_the_comparison_that_isolates_them() 
     assert {each.role for each in found.values()} == {"came_with"}
     assert {name: each.note for name, each in found.items()} == {
         "n_ctx": "to see it alone: pytest --llmperf --llmperf-ab max_model_len=2048",
-        "block_size": "to see it alone: pytest --llmperf --llmperf-ab args.--block-size=32",
+        "block_size": "to see it alone: pytest --llmperf --llmperf-ab block_size=32",
         "torch": None,
         "num_gpu_blocks": None,
     }
     # The variable itself needs no other comparison to be seen alone, and what is not known can't be set.
-    assert {each.note for each in differences(one, two, ("max_model_len", "args.--block-size"), stored=False)} == {None}
+    assert {each.note for each in differences(one, two, ("max_model_len", "block_size"), stored=False)} == {None}
     (gone,) = differences(identity(c_n_ctx="1024"), identity(), ("version",), stored=False)
     assert (gone.candidate, gone.role, gone.note) == (UNKNOWN, "came_with", None)
 

@@ -45,6 +45,14 @@ def test_a_running_server_tells_what_it_can_and_the_rest_is_unknown(remote: Call
         "enable_prefix_caching": ("true", "live"),
         "kv_cache_dtype": ("fp8", "live"),
         **dict.fromkeys(("model_digest", "quantization", "max_num_seqs", "args", "env"), ("unknown", "unknown")),
+        # Told in development mode, or by labels that this page does not have.
+        **dict.fromkeys(
+            (
+                *("gpu_memory_utilization", "block_size", "kv_offloading_size", "enable_chunked_prefill"),
+                *("max_num_batched_tokens", "tensor_parallel_size"),
+            ),
+            ("unknown", "unknown"),
+        ),
     }
     assert {name: fact.value for name, fact in found.environment.items()} == {
         "gpu": "unknown", "gpu_count": "unknown", "host": "unknown",
@@ -145,7 +153,7 @@ def test_what_a_launch_set_is_an_input_flag_by_flag_with_secrets_hidden(serve: C
         "engine": "vllm",
         "executable": "/opt/{version}/bin/vllm",
         "quantization": "fp8",
-        **dict.fromkeys(("kv_cache_dtype", "max_num_seqs", "max_model_len", "enable_prefix_caching"), "default"),
+        **dict.fromkeys(set(ENGINES["vllm"].parameters) - {"quantization"}, "default"),
         "args.--enforce-eager": "set",
         "args.--hf-token": "***",
         "args.--tp": "2",

@@ -111,7 +111,7 @@ def test_identity_states_inputs_environment_and_consequences(embedded: Launch) -
 def test_default_written_out_is_the_same_identity(embedded: Launch) -> None:
     written = embedded.spec.model_copy(update={"threads": 1, "max_num_seqs": 2})
     model_file, version = tiny_model.path(), embedded.identity.value("version")
-    again = read_identity(embedded.endpoint, written, ENGINES["embedded"], model_file=model_file, version=version)
+    again = read_identity(embedded.endpoint, written, ENGINES["embedded"], model_path=model_file, version=version)
     assert again.digest() == embedded.identity.digest()
     other = embedded.spec.model_copy(update={"threads": 2})
     assert read_identity(embedded.endpoint, other, ENGINES["embedded"]).digest() != again.digest()

@@ -23,7 +23,11 @@ def spec(engine: str = "embedded", **fields: object) -> ServerSpec:
 
 def test_table_is_keyed_by_name() -> None:
     assert {name: engine.name for name, engine in ENGINES.items()} == {name: name for name in ENGINES}
-    assert launchable() == ("embedded",)
+    named = ("llamacpp", "embedded", "vllm", "sglang", "trtllm", "tgi", "lmdeploy", "transformers", "ollama")
+    assert launchable() == named
+    assert [name for name, engine in ENGINES.items() if engine.evidence == "run for real"] == [
+        "llamacpp", "embedded", "vllm", "transformers",
+    ]  # fmt: skip
 
 
 def test_unknown_engine_names_the_nearest() -> None:
@@ -69,6 +73,9 @@ def test_request_extras_force_the_length_where_the_engine_can_and_stay_empty_whe
         "llamacpp": {"ignore_eos": True, "cache_prompt": True, "timings_per_token": True},
         "vllm": {"ignore_eos": True},
         "sglang": {"ignore_eos": True},
+        "trtllm": {"ignore_eos": True},
+        "lmdeploy": {"ignore_eos": True},
+        "transformers": {},
         "tgi": {},
         "ollama": {},
         "triton": {},
@@ -88,7 +95,12 @@ def test_vllm_facts_from_version_models_and_cache_info() -> None:
         {"/v1/models": MODELS, "/version": {"version": "0.33.0"}, "/metrics": metrics}, "m"
     )
     assert facts.version == "0.33.0"
-    assert facts.parameters == {"max_model_len": "4096", "enable_prefix_caching": "true", "kv_cache_dtype": "auto"}
+    assert facts.parameters == {
+        "max_model_len": "4096",
+        "enable_prefix_caching": "true",
+        "kv_cache_dtype": "auto",
+        "block_size": "16",
+    }
     assert facts.consequence["num_gpu_blocks"] == "27777"
     assert "sliding_window" not in facts.consequence
 
@@ -169,7 +181,8 @@ def test_child_wants_avx2_on_x86_only() -> None:
 def test_facts_of_engines_with_apis_of_their_own() -> None:
     info = {"version": "3.3.7", "max_total_tokens": 4096, "max_concurrent_requests": 128, "model_id": "org/m"}
     tgi = ENGINES["tgi"].read_facts({"/info": info}, "m")
-    assert (tgi.version, tgi.parameters) == ("3.3.7", {"max_num_seqs": "128", "max_model_len": "4096"})
+    assert (tgi.version, tgi.parameters) == ("3.3.7", {"max_model_len": "4096"})
+    assert tgi.consequence["max_concurrent_requests"] == "128"
     tags = {"models": [{"name": "m:1b", "digest": "ab12", "details": {"quantization_level": "Q4_K_M"}}]}
     ollama = ENGINES["ollama"].read_facts({"/api/version": {"version": "0.33.0"}, "/api/tags": tags}, "m:1b")
     assert (ollama.version, ollama.quantization) == ("0.33.0", "q4_k_m")

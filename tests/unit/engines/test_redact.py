@@ -46,3 +46,5 @@ def test_secret_values_are_known_to_the_log() -> None:
     assert secrets(["--api-key", "sk-other"], env) == {"hf_secret", "sk-secret", "sk-other"}
     assert not secret_name("TOKENIZERS_PARALLELISM")
     assert not secret_name("VLLM_MAX_TOKENS")
+    assert secret_name("DB_PWD")
+    assert not secret_name("PWD"), "where the shell stands"

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.engines import ENGINES, tiny_model
 from pytest_llmperf.errors import ConfigError, InfraError, ServerDiedError, ServerStartError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.launch import launch
@@ -154,11 +154,49 @@ def test_port_lost_to_another_server_is_tried_again(tmp_path: Path, monkeypatch:
 
 
 def test_engine_that_can_not_be_launched_says_which_can(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"vLLM can't be launched by this version \(it can launch: embedded\)"):
-        launch(spec(engine="vllm"), log_dir=tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"Triton can't be launched by this version \(it can launch: llamacpp, embedded"
+    ):
+        launch(spec(engine="triton"), log_dir=tmp_path)
 
 
 def test_log_folder_that_can_not_be_written_is_infra(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfraError, match="log"):
         launch(spec(), log_dir=tmp_path / "file" / "logs")
+
+
+def test_an_engines_variables_are_beneath_those_of_the_server_and_its_caches_warm_with_the_first_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"OURS": "1", "THEIRS": "1", "HERE": "1"}
+    engine = replace(ENGINES["embedded"], environment=lambda _spec, _port: variables, cache_env=("KERNELS", "GRAPHS"))
+    monkeypatch.setitem(ENGINES, "embedded", engine)
+    monkeypatch.setenv("HERE", "0")
+    given = spec(env={"THEIRS": "2"}, model=str(tiny_model.ensure()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    colds = []
+    for _ in range(2):
+        with launch(given, log_dir=tmp_path / "logs") as live:
+            assert live.pid is not None
+            env = psutil.Process(live.pid).environ()
+            colds.append(live.start.cold)
+    assert [env[name] for name in ("OURS", "THEIRS", "HERE")] == ["1", "2", "1"]
+    assert Path(env["KERNELS"]).parent == Path(env["GRAPHS"]).parent
+    assert Path(env["KERNELS"]).is_relative_to(tmp_path / "cache")
+    assert colds == [True, False]
+
+
+def test_the_command_is_made_for_the_version_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, seen = ENGINES["embedded"].command, []
+    assert original is not None
+
+    def command(given: ServerSpec, port: int, model: str) -> list[str]:
+        seen.append(given.version)
+        return original(given, port, model)
+
+    engine = replace(ENGINES["embedded"], command=command, launch_version=lambda: "7.5")
+    monkeypatch.setitem(ENGINES, "embedded", engine)
+    with launch(spec(), log_dir=tmp_path) as live:
+        assert live.spec.version is None
+    assert seen == ["7.5"]

@@ -18,7 +18,7 @@ import xllamacpp
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.server.environments import installed_version
+from pytest_llmperf.server.environments import installed_version, program_version
 from pytest_llmperf.server.launch import launch
 from pytest_llmperf.server.provision import Provisioned, provision
 
@@ -192,8 +192,8 @@ def test_a_python_without_the_engine_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_can_not_be_launched_is_refused_and_a_running_server_needs_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"servers\.s: engine: vLLM can't be launched by this version"):
-        provision(spec(engine="vllm"))
+    with pytest.raises(ConfigError, match=r"servers\.s: engine: Triton can't be launched by this version"):
+        provision(spec(engine="triton"))
     with pytest.raises(ConfigError, match=r"servers\.s: quantization: the embedded engine has no such parameter"):
         provision(spec(quantization="fp8"))
     assert provision(spec(url="http://127.0.0.1:1")) == Provisioned()
@@ -203,3 +203,71 @@ def test_an_engine_on_no_index_has_no_versions(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(ENGINES, "embedded", replace(ENGINES["embedded"], distribution=None))
     with pytest.raises(ConfigError, match=r"version: the embedded engine is on no package index; give executable"):
         provision(spec(version="1.0"))
+
+
+def script(path: Path, first: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{first}\nimport sys\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_version_of_a_program_is_asked_of_its_python(tmp_path: Path) -> None:
+    here = installed("xllamacpp")
+    assert program_version(script(tmp_path / "a", f"#!{sys.executable}"), "xllamacpp") == here
+    wrapped = f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''"
+    assert program_version(script(tmp_path / "b", wrapped), "xllamacpp") == here
+    assert program_version(script(tmp_path / "c", "#!/gone/bin/python3.11"), "xllamacpp") is None
+    assert program_version(script(tmp_path / "d", f"#!{sys.executable}"), "no-such-package") is None
+    script(tmp_path / "bin" / "python", "#!/bin/sh\necho 7.7; exit")
+    beside = script(tmp_path / "bin" / "e", "#!/bin/sh")
+    linked = tmp_path / "e"
+    linked.symlink_to(beside)
+    assert [program_version(program, "mine") for program in (beside, linked)] == ["7.7", "7.7"]
+    assert program_version(tmp_path / "none", "xllamacpp") is None
+
+
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSpec:
+    """A vLLM whose package is another one, of a version that is known: what is looked at is who is asked."""
+    monkeypatch.setitem(ENGINES, "vllm", replace(ENGINES["vllm"], distribution="xllamacpp"))
+    (tmp_path / "model").mkdir()
+    return spec(engine="vllm", model=str(tmp_path / "model"))
+
+
+def test_an_executable_of_any_version_is_taken_with_the_version_that_it_has(vllm: ServerSpec, tmp_path: Path) -> None:
+    program = script(tmp_path / "vllm", f"#!{sys.executable}")
+    found = provision(vllm.model_copy(update={"executable": str(program)}))
+    assert found == Provisioned(str(tmp_path / "model"), (str(program),), installed("xllamacpp"))
+    silent = script(tmp_path / "other" / "vllm", "#!/bin/sh")
+    unknown = vllm.model_copy(update={"executable": str(silent), "swap_space": 4.0})
+    with pytest.raises(
+        ConfigError, match=r"swap_space: vLLM has no such parameter: it is gone since 0\.18; use kv_off"
+    ):
+        provision(unknown)
+    assert provision(unknown.model_copy(update={"swap_space": None})).version is None
+
+
+def test_an_engine_that_is_nowhere_is_asked_for(
+    vllm: ServerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(ConfigError, match=r"vllm is neither beside this Python nor on the PATH; give executable, the"):
+        provision(vllm)
+    program = script(tmp_path / "bin" / "vllm", f"#!{sys.executable}")
+    assert provision(vllm).program == (str(program),)
+    with pytest.raises(
+        ConfigError, match=r"sglang is not installed beside this Python; give executable, .* or version"
+    ):
+        provision(vllm.model_copy(update={"engine": "sglang"}))
+
+
+def test_companions_are_installed_beside_the_engine(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = "torch-2.0.dist-info"
+    with zipfile.ZipFile(index / "torch-2.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setitem(ENGINES, "embedded", replace(ENGINES["embedded"], companions=("torch",)))
+    [python] = provision(spec(version="1.0")).program
+    assert installed_version(Path(python), "torch") == "2.0"

