@@ -20,7 +20,7 @@ from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
 from pytest_llmperf.load.clients import clients_for
-from pytest_llmperf.load.contents import rows_of
+from pytest_llmperf.load.contents import most_choices, rows_of
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
@@ -36,7 +36,9 @@ from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
+from pytest_llmperf.telemetry.log import LogWatch
 from pytest_llmperf.telemetry.recorder import record
+from pytest_llmperf.telemetry.scraper import Scraper
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
@@ -106,7 +108,9 @@ def run_replay(
     gpus = None if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
-    with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
+    page = Scraper.of(live.engine, live.endpoint, plan.server.ca_file)
+    log = LogWatch.of(live.engine, live.log_path, plan.server, live.endpoint)
+    with closing(Stop()) as stop, record(live.pid, gpus, page=page, log=log) as recorder:
         load = begin(
             live.endpoint,
             requests,
@@ -141,7 +145,8 @@ def run_replay(
 def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
     """Write the trial's records and telemetry below ``report_dir`` and give its summary."""
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
-    records, telemetry = f"records/{name}", f"telemetry/{name}" if trial.telemetry.host or trial.telemetry.gpu else None
+    sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
+    records, telemetry = f"records/{name}", f"telemetry/{name}" if sampled else None
     try:
         write_records(report_dir / records, trial.records)
         if telemetry is not None:
@@ -154,6 +159,8 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         concurrency=None if any(part.turns for part in plan.workload.parts) else plan.load.concurrency,
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
+        recorded=plan.workload.dataset is not None,
+        choices=most_choices(plan.workload),
         template_tokens=template_tokens,
         asked=plan.limited,
     )

@@ -11,7 +11,9 @@ from typing import Final, Self, final
 
 from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 from pytest_llmperf.telemetry.host import ProcessTree
+from pytest_llmperf.telemetry.log import LogWatch
 from pytest_llmperf.telemetry.nvml import GpuMemory
+from pytest_llmperf.telemetry.scraper import Scraper
 
 __all__ = ["Recorder", "record"]
 
@@ -20,20 +22,35 @@ _GAP: Final = 3.0
 _JOIN_S: Final = 5.0
 
 
-def record(pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2) -> Recorder:
+def record(
+    pid: int | None,
+    gpus: Sequence[int] | None = None,
+    interval_s: float = 0.2,
+    *,
+    page: Scraper | None = None,
+    log: LogWatch | None = None,
+) -> Recorder:
     """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
-    the CPU) every ``interval_s``.
+    the CPU) every ``interval_s``; its page of metrics at the page's own interval; what its log says meanwhile.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
-    return Recorder(pid, gpus, interval_s)
+    return Recorder(pid, gpus, interval_s, page, log)
 
 
 @final
 class Recorder:
     """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
 
-    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float) -> None:
+    def __init__(
+        self,
+        pid: int | None,
+        gpus: Sequence[int] | None,
+        interval_s: float,
+        page: Scraper | None = None,
+        log: LogWatch | None = None,
+    ) -> None:
+        self._page, self._log = page, log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
         self._memory = GpuMemory(self._gpus or ())
@@ -48,6 +65,10 @@ class Recorder:
     def __enter__(self) -> Self:
         self._memory.__enter__()
         self._round()
+        if self._log is not None:
+            self._log.begin()
+        if self._page is not None:
+            self._page.__enter__()
         self._thread.start()
         return self
 
@@ -55,6 +76,10 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        if self._page is not None:
+            self._page.__exit__(kind, error, trace)
+        if self._log is not None:
+            self._log.end()
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():  # a driver that hangs must not hang the run
             self._trouble = "the sampler hung and was left behind"
@@ -65,7 +90,15 @@ class Recorder:
     @property
     def telemetry(self) -> Telemetry:
         """What was sampled so far; complete after the block."""
-        return Telemetry(tuple(self._host), tuple(self._gpu), self._gpus, tuple(self._notes()))
+        return Telemetry(
+            host=tuple(self._host),
+            gpu=tuple(self._gpu),
+            gpus=self._gpus,
+            notes=tuple(self._notes()),
+            engine=self._page.samples() if self._page is not None else (),
+            preemption_warnings=self._log.preempted if self._log is not None else None,
+            log_errors=self._log.errors if self._log is not None else (),
+        )
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -102,4 +135,6 @@ class Recorder:
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]
         if late:
             notes.append(f"the sampler missed its turn {len(late)} times, the longest gap was {max(late):.1f} s")
+        notes += self._page.notes() if self._page is not None else ()
+        notes += self._log.notes if self._log is not None else ()
         return notes
