@@ -57,7 +57,7 @@ class Page:
 
         Of a quantity the first name that is there counts. One of which a series is no finite number is not told.
         """
-        found = _parsed(lines.decode(errors="replace").splitlines())
+        found = _parsed(lines.decode(errors="replace").split("\n"))
         values: dict[Quantity, float] = {}
         histograms: dict[Quantity, Buckets] = {}
         for quantity, names in self._series.items():

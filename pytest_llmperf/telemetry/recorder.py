@@ -63,12 +63,12 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="llmperf-telemetry", daemon=True)
 
     def __enter__(self) -> Self:
-        self._memory.__enter__()
-        self._round()
         if self._log is not None:
             self._log.begin()
         if self._page is not None:
             self._page.__enter__()
+        self._memory.__enter__()
+        self._round()
         self._thread.start()
         return self
 
@@ -76,16 +76,16 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():  # a driver that hangs must not hang the run
+            self._trouble = "the sampler hung and was left behind"
+        else:
+            self._round()
+            self._memory.__exit__(kind, error, trace)
         if self._page is not None:
             self._page.__exit__(kind, error, trace)
         if self._log is not None:
             self._log.end()
-        self._thread.join(_JOIN_S)
-        if self._thread.is_alive():  # a driver that hangs must not hang the run
-            self._trouble = "the sampler hung and was left behind"
-            return
-        self._round()
-        self._memory.__exit__(kind, error, trace)
 
     @property
     def telemetry(self) -> Telemetry:
