@@ -1,10 +1,10 @@
 """Whether a trial can be trusted: reasons that make it INVALID, and notes that only qualify it.
 
 A false INVALID costs its user a day, so a reason needs a deviation that changes the numbers for certain, and it
-names the remedy; whatever may be as intended (lengths that stop early, cached system prompts) is a note. Two findings
-are neither: gaps between chunks that the client could not tell apart make ICL and ITL alone invalid
-(``metrics.reads``, applied by ``metrics.trial.measure``), and a load that was not in a steady state is unsettled
-(``metrics.steady``).
+names the remedy; whatever may be as intended (lengths that stop early, beginnings that a data set's texts share) is
+a note. Two findings are neither: gaps between chunks that the client could not tell apart make ICL and ITL alone
+invalid (``metrics.reads``, applied by ``metrics.trial.measure``), and a load that was not in a steady state is
+unsettled (``metrics.steady``). What the server itself says (its counters, its log) is judged in ``metrics.observed``.
 """
 
 from __future__ import annotations
