@@ -205,7 +205,7 @@ def _preemptions(trials: Sequence[Trial]) -> MetricValue:
     which = metric(name)
     counted = [grown.by[name] for t in trials if (grown := growth(t, [name], whole=True))]
     logged = [float(n) for trial in trials if (n := trial.telemetry.preemption_warnings) is not None]
-    found, source = (counted, None) if counted else (logged, "by the lines of the server's log")
+    found, source = (counted, None) if counted else (logged, "lines of the server's log that say so")
     if not found:
         return _absent(which, trials, any(name in s.values for t in trials for s in t.telemetry.engine))
     mean = f"mean of {len(found)} loads" if len(found) > 1 else None

@@ -105,8 +105,9 @@ class LogWatch:
         try:
             for line in self._new_lines(min(size, self._offset + _MOST_BYTES)):
                 preempted += self._preempted is not None and self._preempted.search(line) is not None
-                if self._error is not None and len(errors) < _ERRORS_KEPT and self._error.search(line):
-                    errors.append(self._shown(line))
+                wrong = self._error.search(line) if self._error is not None and len(errors) < _ERRORS_KEPT else None
+                if wrong is not None:
+                    errors.append(self._shown(line if wrong.lastindex is None else wrong[wrong.lastindex]))
         except OSError as error:
             self.notes = (f"the server's log cannot be read: {error.strerror}",)
             return

@@ -171,7 +171,7 @@ def test_a_cache_that_was_never_asked_has_no_hit_rate_and_no_drafts_no_length() 
 
 def test_where_no_counter_tells_the_lines_of_the_log_are_counted() -> None:
     found = measure([load([], preemption_warnings=3)], None, LOOKED_AT)["preemptions"]
-    assert (found.value, found.note) == (3, "by the lines of the server's log")
+    assert (found.value, found.note) == (3, "lines of the server's log that say so")
 
 
 def test_no_finished_request_is_no_waiting_time() -> None:

@@ -105,6 +105,16 @@ def test_the_first_errors_are_kept_without_secrets(tmp_path: Path, monkeypatch: 
     assert max(map(len, watch.errors)) <= 300
 
 
+def test_of_an_error_the_part_that_the_pattern_names_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.touch()
+    watch = LogWatch(log, {"error": (r"^[\d.]+ (E .*)", r"(CRITICAL .*)")})
+    watch.begin()
+    log.write_text("12.50.1 E slot is gone\n9 I fine\n(x) CRITICAL out of memory\n")
+    watch.end()
+    assert watch.errors == ("E slot is gone", "CRITICAL out of memory")
+
+
 def test_a_log_that_says_nothing_of_preemptions_leaves_them_unknown(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.touch()
