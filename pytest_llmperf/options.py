@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from pytest_llmperf.comparing import add_comparison_options, launching_option, read_terms
+from pytest_llmperf.comparison_options import add_comparison_options, launching_option, read_terms
 
 if TYPE_CHECKING:
     from pytest_llmperf.campaign.terms import Terms

@@ -17,7 +17,7 @@ from pytest_llmperf.records import Endpoint
 from pytest_llmperf.reports.failure import failure_message
 from pytest_llmperf.reports.junit import properties
 from pytest_llmperf.result import Result, TestReport, VerdictName
-from pytest_llmperf.stored import check_report, public_plan
+from pytest_llmperf.stored import public_plan
 
 __all__ = ["INFRA_PREFIX", "UNDECIDED", "FailureKind", "LiveServer", "TestPart"]
 
@@ -169,7 +169,7 @@ class TestPart:
             identity=self.campaign.identity(self.plan),
             metrics=result.metrics if result is not None else {},
             trials=self.campaign.trial_reports(self.plan),
-            slas=tuple(check_report(check) for check in verdict.checks) if verdict is not None else (),
+            slas=verdict.checks if verdict is not None else (),
             judgement=judgement,
             comparisons=comparisons,
             notes=self.campaign.notes(self.plan),

@@ -16,7 +16,7 @@ from pytest_llmperf.options import RunOptions
 from pytest_llmperf.plan import TRACE_FILE, LoadProfile, Plan, Workload
 from pytest_llmperf.planning import complete
 from pytest_llmperf.settings import Settings, check_speaks, describe_validation_error, load_workload, server_named
-from pytest_llmperf.tolerances import read_regression
+from pytest_llmperf.tolerances import read_regression, require_enough
 
 __all__ = ["plan_of"]
 
@@ -41,6 +41,9 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
     workload = _workload(arguments, options.settings, folders)
     check_speaks(server, workload)
     load, notes = complete(workload, _load(arguments, workload, folders))
+    replays = options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays
+    regression = read_regression(asked.regressions)
+    require_enough(regression, load.requests, replays)
     return Plan(
         nodeid=asked.nodeid,
         server=server,
@@ -49,9 +52,9 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
         notes=notes,
         slas=slas,
         slo=read_slo(arguments.get("slo"), slas),
-        regression=read_regression(asked.regressions),
+        regression=regression,
         expects=read_expects(arguments.get("expects")),
-        replays=options.replays or _count(arguments, "replays", 1, 100) or options.settings.replays,
+        replays=replays,
         seed=_count(arguments, "seed", 0, 2**63 - 1) or 0,
         clients=options.clients or _clients(arguments.get("clients")) or options.settings.clients,
     )

@@ -48,8 +48,7 @@ def read_records(path: Path) -> tuple[RequestRecord, ...]:
 def write_telemetry(path: Path, telemetry: Telemetry) -> None:
     """As ``write_records``."""
     head = {name: getattr(telemetry, name) for name in _HEAD}
-    samples: list[dict[str, Any]] = [asdict(each) for each in (*telemetry.host, *telemetry.gpu)]
-    samples += [asdict(each) for each in telemetry.engine]
+    samples = [*map(asdict, telemetry.host), *map(asdict, telemetry.gpu), *map(asdict, telemetry.engine)]
     _write(path, (head, *({k: v for k, v in each.items() if v is not None} for each in samples)))
 
 
@@ -91,6 +90,8 @@ def _read(path: Path, convert: Callable[[dict[str, Any]], T], what: str) -> list
 
 
 def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample | EngineSample:
+    if not isinstance(written, dict):
+        raise TypeError("no object")
     written = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
     if "gpus" in written:
         return Telemetry(**written)

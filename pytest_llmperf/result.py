@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_llmperf.comparisons import ComparisonReport, JudgementReport
-from pytest_llmperf.gate import VerdictName
+from pytest_llmperf.gate import Check, VerdictName
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.samples import StartUp
@@ -19,7 +19,6 @@ from pytest_llmperf.samples import StartUp
 __all__ = [
     "SCHEMA",
     "CampaignReport",
-    "CheckReport",
     "ClientReport",
     "LaunchReport",
     "MetricReport",
@@ -181,33 +180,6 @@ class CampaignReport(_Stored):
     tests: tuple[str, ...]
 
 
-class CheckReport(_Stored):
-    """One thing that was judged."""
-
-    kind: Literal["sla", "errors", "validity", "expects"]
-    metric: str
-    verdict: VerdictName
-    value: float | None
-    limit: float | None
-    unit: str
-    better: Literal["lower", "higher"]
-    n: int
-    beyond: int | None = None
-    """Percentile limits: requests beyond the limit, failures included."""
-    confidence: float | None = None
-    """Percentile limits: how sure the data are of the statement made, by the exact binomial; in 0..1."""
-    required_confidence: float | None = None
-    needed_n: int | None = None
-    """Not decidable: requests that would decide it at the observed share."""
-    launches: int | None = None
-    """Percentile limits with a required confidence: launches judged, each on its own."""
-    launches_shown: int | None = None
-    """Launches that show what ``verdict`` says (undecided: that show the limit met)."""
-    written: str | None = None
-    """The limit as the user wrote it; of ``expects`` metric and operator too."""
-    reason: str
-
-
 class Result(_Stored):
     """What ``llmperf.run()`` returns: the candidate's measurement. ``result.value("ttft_p95")`` is in base units."""
 
@@ -256,7 +228,7 @@ class TestReport(_Stored):
     identity: Identity | None
     metrics: dict[str, MetricReport] = Field(default_factory=dict)
     trials: tuple[TrialReport, ...] = ()
-    slas: tuple[CheckReport, ...] = ()
+    slas: tuple[Check, ...] = ()
     judgement: JudgementReport | None = None
     """None where no comparison was asked for."""
     comparisons: tuple[ComparisonReport, ...] = ()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
-from pytest_llmperf.gate import Check
 from pytest_llmperf.metrics.request import e2e, known_tokens, tpot, ttft
 from pytest_llmperf.metrics.trial import counts, in_flight, slowest
 from pytest_llmperf.metrics.validity import Validity
 from pytest_llmperf.plan import Plan
-from pytest_llmperf.records import RequestRecord, Trial
+from pytest_llmperf.records import ClientStats, RequestRecord, Trial, Window
 from pytest_llmperf.result import (
-    CheckReport,
     ClientReport,
     MetricReport,
     SlowRequest,
@@ -21,9 +18,10 @@ from pytest_llmperf.result import (
     ValidityReport,
     WindowReport,
 )
+from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.stats.value import MetricValue
 
-__all__ = ["check_report", "metric_reports", "public_plan", "trial_report"]
+__all__ = ["metric_reports", "public_plan", "stored_trial", "trial_report"]
 
 
 def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
@@ -43,11 +41,6 @@ def public_plan(plan: Plan) -> Plan:
         "url": redact([server.url])[0] if server.url is not None else None,
     }
     return plan.model_copy(update={"server": server.model_copy(update=shown)})
-
-
-def check_report(check: Check) -> CheckReport:
-    """One check as it is stored."""
-    return CheckReport(**asdict(check))
 
 
 def trial_report(
@@ -105,6 +98,34 @@ def trial_report(
         wall_start=trial.wall_start,
         monotonic_start_ns=trial.monotonic_start_ns,
         warnings=(*trial.warnings, *trial.telemetry.notes),
+    )
+
+
+def stored_trial(report: TrialReport, records: tuple[RequestRecord, ...], telemetry: Telemetry | None) -> Trial:
+    """The trial that ``report`` is of, as far as metrics need it; None: its samples are not there."""
+    client = report.client
+    return Trial(
+        launch=report.launch,
+        replay=report.replay,
+        records=records,
+        planned=report.planned,
+        window=Window(report.window.start_ns, report.window.end_ns),
+        client=ClientStats(
+            stamps=client.stamps,
+            reads=client.reads,
+            unstamped_reads=client.unstamped_reads,
+            shared_reads=client.shared_reads,
+            output_chunks=client.output_chunks,
+            cpu_seconds=client.cpu_seconds,
+            wall_seconds=client.wall_seconds,
+            slip_p99_ns=None,
+            slip_max_ns=None,
+            wake_lag_p99_ns=None,
+        ),
+        telemetry=telemetry or Telemetry(notes=("the samples of the server are not beside the report",)),
+        wall_start=report.wall_start,
+        monotonic_start_ns=report.monotonic_start_ns,
+        arm=report.arm,
     )
 
 

@@ -14,9 +14,11 @@ from pytest_llmperf.limits import known_metric, quantity
 from pytest_llmperf.plan import Regression, ToleratedChange
 from pytest_llmperf.stats.family import gate_row, why_not_gateable
 
-__all__ = ["read_regression"]
+__all__ = ["COMPARED_REPLAYS", "read_regression", "require_enough"]
 
 MARKER: Final = "regression"
+COMPARED_REPLAYS: Final = 2
+"""Replays of a load in each launch that is compared, where nothing says how many."""
 FAMILY: Final = "metrics"
 EXAMPLE: Final = "write e.g. '3 %', or '3 %..5 %' to set apart what may fail and what must be ruled out"
 
@@ -43,6 +45,22 @@ def read_regression(layers: Sequence[Mapping[str, Any]]) -> Regression | None:
             family = tuple(dict.fromkeys((*family, *named)))
         changes |= named
     return Regression(tolerances=changes, metrics=family)
+
+
+def require_enough(regression: Regression | None, requests: int | None, replays: int | None) -> None:
+    """Raise MarkerError where a named metric needs more requests of every launch than the load sends.
+
+    ``requests``: of one replay, None where only the clock ends it; ``replays`` of each launch, None: as usual.
+    """
+    if regression is None or requests is None:
+        return
+    sent = requests * (replays or COMPARED_REPLAYS)
+    for name in dict.fromkeys((*regression.tolerances, *(regression.metrics or ()))):
+        row = gate_row(name)
+        if row is not None and row.min_ok > sent:
+            each = -(-row.min_ok // (replays or COMPARED_REPLAYS))
+            problem = f"{name} takes {row.min_ok} requests of every launch, and the load sends {sent}"
+            raise MarkerError(MARKER, name, f"{problem}: give it requests={each} or more replays, or gate the median")
 
 
 def _family(given: object) -> tuple[str, ...]:

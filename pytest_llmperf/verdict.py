@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pytest_llmperf.catalog import Better
 
@@ -18,7 +18,9 @@ PRECEDENCE: Final[tuple[VerdictName, ...]] = ("INVALID", "CONFOUNDED", "FAIL", "
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was judged, with all that its sentence needs."""
+    """One thing that was judged, with all that its sentence needs; also as it is stored."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     kind: Literal["sla", "errors", "validity", "expects"]
     metric: str
@@ -32,9 +34,10 @@ class Check:
     beyond: int | None = None
     """Percentile limits: values beyond the limit, failures included."""
     confidence: float | None = None
-    """Percentile limits: how sure the data are of the statement made, by the exact binomial."""
+    """Percentile limits: how sure the data are of the statement made, by the exact binomial; in 0..1."""
     required_confidence: float | None = None
     needed_n: int | None = None
+    """Not decidable: requests that would decide it at the observed share."""
     launches: int | None = None
     """Required confidence: launches judged, each on its own."""
     launches_shown: int | None = None

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 PYTEST_ROOMS = {
     "plugin", "options", "markers", "planner", "fixtures", "session", "selection", "suite", "part", "benchmark_rows",
-    "comparing", "drawing", "shown", "status",
+    "comparison_options", "drawing", "shown", "status",
 }  # fmt: skip
 STEPS = {
     "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
@@ -58,17 +58,17 @@ ALLOWED: dict[str, set[str]] = {
     "result": {"comparisons", "plan", "identity", "samples", "stats", "gate"},
     "baseline": {"catalog", "errors", "fields", "identity", "plan", "stats"},
     "exchange": {"catalog", "comparisons", "errors", "plan", "result", "stats", "units"},
-    "stored": {"result", "gate", "metrics", "records", "stats", "plan", "engines"},
+    "stored": {"result", "gate", "metrics", "records", "samples", "stats", "plan", "engines"},
     "recordfile": {"records", "samples", "errors"},
     "recount": {"records", "errors"},
     "reports": {"comparisons", "result", "gate", "units", "catalog", "plan", "identity", "errors"},
     "journal": {"reports", "result", "errors"},
     "measured": {"catalog", "metrics", "plan", "records", "samples", "stats"},
     "runner": STEPS | {"measured"},
-    "campaign": STEPS | {"checks", "fields", "measured", "runner"},
+    "campaign": STEPS | {"checks", "fields", "measured", "runner", "tolerances"},
     "cli": {
-        "baseline", "catalog", "differences", "doctor", "errors", "identity", "metrics", "plan", "recordfile",
-        "records", "reports", "result", "samples", "settings", "units",
+        "baseline", "catalog", "differences", "doctor", "errors", "identity", "measured", "metrics", "plan",
+        "recordfile", "records", "reports", "result", "samples", "settings", "stats", "stored", "units",
     },
     **{
         room: {

@@ -39,7 +39,8 @@ class Assembly:
             if arms is not None:
                 own = tuple(plan.model_copy(update={"server": arms.candidate}) for plan in members)
             mode = mode_of(own, self._terms, arms, stored=self._is_stored(own))
-            found.append(Campaign(own, report_dir, observer, Umpire(mode, self._terms, arms, self._memory)))
+            umpire = Umpire(mode, self._terms, arms, self._memory)
+            found.append(Campaign(own, report_dir, observer, umpire, self._settings.prices))
         return found
 
     def _arms(self, spec: ServerSpec) -> Arms | None:

@@ -7,13 +7,14 @@ launches are compared it runs when the first of its tests asks, since each launc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
+from pytest_llmperf.campaign.price import priced
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.checks import invalid_check
@@ -46,10 +47,12 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
 class Campaign:
     """Runs the tests of ``plans``, which all have the same server specification."""
 
-    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire, prices: Mapping[str, float]
+    ) -> None:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
-        self._umpire = umpire
+        self._umpire, self._prices = umpire, prices
         self._rig = Rig(report_dir, observer, umpire.pool)
         self._cases = {plan.nodeid: umpire.case(plan, len(self.plans)) for plan in self.plans}
         self._replays_done = dict.fromkeys(self._cases, 0)
@@ -156,7 +159,7 @@ class Campaign:
 
     def forecast(self) -> Forecast:
         """What it will cost and can show."""
-        return self._umpire.forecast(self.plans)
+        return priced(self._umpire.forecast(self.plans), self.spec, self._prices)
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """What was done besides a comparison: a baseline refreshed, noise learnt."""
@@ -225,7 +228,8 @@ class Campaign:
         starts = case.starts["candidate"] or [launch.start_up for launch in launches]
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
-        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts)
+        trials = case.trials.pop("candidate", [])
+        self._measured[plan.nodeid] = metrics_of(plan, trials, starts) if trials else {}
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],

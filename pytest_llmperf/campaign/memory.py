@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 from pytest_llmperf.baseline.keys import Key, slug
+from pytest_llmperf.baseline.launches import from_stored, stored_launch
 from pytest_llmperf.baseline.provenance import Provenance
-from pytest_llmperf.baseline.schema import Entry, Session, StoredLaunch
+from pytest_llmperf.baseline.schema import Entry, Session
 from pytest_llmperf.baseline.select import Partner, select
 from pytest_llmperf.baseline.state import BLIND, PriorRow, SequenceKey, State
 from pytest_llmperf.baseline.store import Store
@@ -25,7 +25,7 @@ from pytest_llmperf.plan import Plan
 from pytest_llmperf.stats.launches import LaunchValues
 from pytest_llmperf.stats.prior import Prior
 
-__all__ = ["Found", "Memory", "Missing", "from_stored", "stored_launch"]
+__all__ = ["Found", "Memory", "Missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +181,6 @@ def _written(case: Case) -> str:
     told = None if regression is None else regression.model_dump_json()
     tolerances = sorted((name, each) for name, each in case.config.tolerances.items())
     return hashlib.sha256(repr((told, tolerances, case.replays_given)).encode()).hexdigest()[:16]
-
-
-def stored_launch(launch: LaunchValues, replays: int) -> StoredLaunch:
-    """Infinite values become None: no finite value."""
-    return StoredLaunch(
-        order=launch.order,
-        block=launch.block,
-        n_requests=launch.n_requests,
-        n_failed=launch.n_failed,
-        n_tokens=launch.n_tokens,
-        replays=replays,
-        metrics={name: value if math.isfinite(value) else None for name, value in sorted(launch.metrics.items())},
-        time_to_ready_s=launch.metrics.get("time_to_ready"),
-    )
-
-
-def from_stored(launch: StoredLaunch, session: str) -> LaunchValues:
-    return LaunchValues(
-        metrics={name: math.inf if value is None else value for name, value in launch.metrics.items()},
-        order=launch.order,
-        block=launch.block,
-        session=session,
-        n_requests=launch.n_requests,
-        n_failed=launch.n_failed,
-        n_tokens=launch.n_tokens,
-    )
 
 
 def _comparable(entry: Entry) -> tuple[tuple[LaunchValues, ...], list[str]]:

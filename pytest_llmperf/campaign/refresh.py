@@ -39,7 +39,7 @@ def refresh(memory: Memory, case: Case, terms: Terms) -> tuple[str, ...]:
         raise UsageError(f"{nodeid}: no launch is fit for a baseline: {'; '.join(doubts) or 'none ran'}")
     kept = () if before is None or terms.replace else before.sessions
     doubts += two_modes((*kept, session))
-    measured = metrics_of(case.plan, case.trials["candidate"], ())
+    measured = metrics_of(case.plan, case.trials["candidate"], case.starts["candidate"])
     checks = [check_expectation(each, measured.get(each.metric)) for each in case.plan.expects]
     doubts += [check.reason for check in checks if check.verdict != "PASS"]
     if doubts and not terms.force:

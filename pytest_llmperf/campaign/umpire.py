@@ -39,12 +39,12 @@ from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, LaunchValues
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.stored import judge_pair, judge_stored, judge_targeted
+from pytest_llmperf.tolerances import COMPARED_REPLAYS
 from pytest_llmperf.variables import Arms
 
 __all__ = ["Umpire"]
 
 REFRESH_LAUNCHES: Final = 3
-COMPARED_REPLAYS: Final = 2
 PAIR_REPLAYS: Final = 4
 
 

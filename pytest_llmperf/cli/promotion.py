@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.baseline.keys import Key
+from pytest_llmperf.baseline.launches import stored_launch
 from pytest_llmperf.baseline.provenance import Provenance
-from pytest_llmperf.baseline.samples import LaunchSamples
-from pytest_llmperf.baseline.schema import Session, StoredLaunch
-from pytest_llmperf.catalog import FAMILIES, metric
+from pytest_llmperf.baseline.samples import LaunchSamples, samples_of
+from pytest_llmperf.baseline.schema import Session
+from pytest_llmperf.catalog import metric
 from pytest_llmperf.differences import with_test
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.identity import Identity
-from pytest_llmperf.recordfile import read_records
-from pytest_llmperf.records import ClientStats, RequestRecord, Trial, Window
-from pytest_llmperf.result import RunReport, TestReport, TrialReport
-from pytest_llmperf.samples import Telemetry
+from pytest_llmperf.measured import launch_values, metrics_of
+from pytest_llmperf.metrics.start import start_values
+from pytest_llmperf.recordfile import read_records, read_telemetry
+from pytest_llmperf.records import RequestRecord
+from pytest_llmperf.result import MetricReport, RunReport, TestReport, TrialReport
+from pytest_llmperf.samples import StartUp, Telemetry
+from pytest_llmperf.stats.launches import LaunchValues
+from pytest_llmperf.stored import stored_trial
 
 __all__ = ["ARM", "Promotion", "doubts", "promotion"]
 
 ARM: Final = "candidate"
 _ERROR_RATE: Final = 0.01
-_LARGEST_OF: Final = ("peak_memory", "startup_memory", "memory_growth")
-_CPU: Final = "cpu_seconds_per_mtok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,24 @@ def promotion(
         launches[trial.launch].append(trial)
     stored, samples, notes = [], [], []
     for order, (number, own) in enumerate(sorted(launches.items())):
-        records = [_records(folder, trial) for trial in own]
-        if all(each is not None for each in records):
-            known = [each for each in records if each is not None]
-            samples.append(LaunchSamples(order, _values(known)))
+        start, records = _start(report, test, number), [_records(folder, trial) for trial in own]
+        known = [each for each in records if each is not None]
+        if len(known) == len(own):
+            replays = [stored_trial(a, b, _telemetry(folder, a)) for a, b in zip(own, known, strict=True)]
+            values = launch_values(test.plan, replays, start, order=order, block=order, session="")
+            samples.append(samples_of(order, metrics_of(test.plan, replays, ()).values()))
+            if any(trial.telemetry is not None and _inside(folder, trial.telemetry) is None for trial in own):
+                notes.append(f"launch {number}: its memory and CPU samples are not beside the report")
+                values = replace(values, metrics={**(_reported(own[0]) if len(own) == 1 else {}), **values.metrics})
         elif len(own) > 1:
             raise UsageError(
                 f"{test.nodeid}: launch {number} has {len(own)} replays, and their records are not beside the report: "
                 f"percentiles of several replays need every request"
             )
         else:
-            known = []
+            values = _without_records(order, own[0], start)
             notes.append(f"launch {number}: no records beside the report: values are stored without samples")
-        stored.append(_launch(order, own, known, test, _ready_s(report, test, number)))
+        stored.append(stored_launch(values, len(own)))
     if len(stored) == 1:
         notes.append("one launch says little: a refresh takes three")
     # The time is that of the runs, so that sessions sort by it; the digest makes a second promotion of them the same.
@@ -120,118 +127,39 @@ def promotion(
 
 
 def _records(folder: Path, trial: TrialReport) -> tuple[RequestRecord, ...] | None:
-    """None where there are none; a path that leads out of the report's folder is none of its records."""
-    if trial.records is None:
+    path = _inside(folder, trial.records)
+    return None if path is None else read_records(path)
+
+
+def _telemetry(folder: Path, trial: TrialReport) -> Telemetry | None:
+    path = _inside(folder, trial.telemetry)
+    return None if path is None else read_telemetry(path)
+
+
+def _inside(folder: Path, written: str | None) -> Path | None:
+    """None where there is no such file; a path that leads out of the report's folder is none of its files."""
+    if written is None:
         return None
-    path = (folder / trial.records).resolve()
-    return read_records(path) if path.is_relative_to(folder.resolve()) and path.is_file() else None
+    path = (folder / written).resolve()
+    return path if path.is_relative_to(folder.resolve()) and path.is_file() else None
 
 
-def _values(records: Sequence[tuple[RequestRecord, ...]]) -> dict[str, Sequence[float]]:
-    from pytest_llmperf.metrics.latency import pool
-
-    together = [record for each in records for record in each]
-    pools = {family: pool(together, family).values for family in FAMILIES}
-    return {family: values for family, values in pools.items() if any(map(math.isfinite, values))}
+def _without_records(order: int, own: TrialReport, start: StartUp) -> LaunchValues:
+    """From the values that the report itself has."""
+    starts = {name: each.value for name, each in start_values([start]).items() if each.value is not None}
+    return LaunchValues(_reported(own) | starts, order, order, "", own.ok + own.failed, own.failed)
 
 
-def _launch(
-    order: int,
-    own: Sequence[TrialReport],
-    records: Sequence[tuple[RequestRecord, ...]],
-    test: TestReport,
-    ready_s: float | None,
-) -> StoredLaunch:
-    from pytest_llmperf.metrics.request import known_tokens
-
-    values = _single(own[0]) if len(own) == 1 else _pooled(own, records, test)
-    ready = {} if ready_s is None else {"time_to_ready": ready_s}
-
-    counts = [known_tokens(record) for each in records for record in each if not record.failed]
-    return StoredLaunch(
-        order=order,
-        block=order,
-        n_requests=sum(trial.ok + trial.failed for trial in own),
-        n_failed=sum(trial.failed for trial in own),
-        n_tokens=sum(count or 0 for count in counts) if counts and None not in counts else None,
-        replays=len(own),
-        metrics={**values, **ready},
-        time_to_ready_s=ready_s,
-    )
+def _reported(trial: TrialReport) -> dict[str, float]:
+    told = {name: each for name, each in trial.metrics.items() if each.invalid is None and _told(name, each)}
+    return {name: math.inf if each.value is None else each.value for name, each in told.items()}
 
 
-def _told(name: str, value: float | None, n: int) -> bool:
+def _told(name: str, found: MetricReport) -> bool:
     """Whether there is something to store: a number, or a percentile that lies among failed requests."""
-    return value is not None or (n > 0 and metric(name).quantile is not None)
+    return found.value is not None or (found.n > 0 and metric(name).quantile is not None)
 
 
-def _single(trial: TrialReport) -> dict[str, float | None]:
-    return {
-        name: each.value
-        for name, each in trial.metrics.items()
-        if each.invalid is None and _told(name, each.value, each.n)
-    }
-
-
-def _pooled(
-    own: Sequence[TrialReport], records: Sequence[tuple[RequestRecord, ...]], test: TestReport
-) -> dict[str, float | None]:
-    """As for the launches of a run: requests pooled, rates over all windows, the largest memory, CPU time by tokens."""
-    from pytest_llmperf.metrics.trial import measure
-
-    trials = [_trial(trial, each) for trial, each in zip(own, records, strict=True)]
-    names = {name for trial in own for name in trial.metrics}
-    slo = test.plan.slo.limits if test.plan.slo is not None else None
-    measured = measure(trials, slo, sorted(names))
-    found = {
-        name: each.value for name, each in measured.items() if each.invalid is None and _told(name, each.value, each.n)
-    }
-    for name in (*_LARGEST_OF, _CPU):
-        values = [each.value for trial in own if (each := trial.metrics.get(name)) is not None]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) == len(own):
-            found[name] = max(numbers) if name != _CPU else _by_tokens(own, numbers)
-    return {name: value for name, value in found.items() if value is None or math.isfinite(value)}
-
-
-def _by_tokens(own: Sequence[TrialReport], values: Sequence[float]) -> float:
-    """Mean weighted by the output tokens of the windows; equally where a rate is unknown."""
-    rates = [rate.value if (rate := trial.metrics.get("output_throughput")) else None for trial in own]
-    known = [rate * trial.window.seconds for rate, trial in zip(rates, own, strict=True) if rate]
-    weights: Sequence[float] = known if len(known) == len(own) else (1.0,) * len(own)
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
-
-
-def _trial(report: TrialReport, records: tuple[RequestRecord, ...]) -> Trial:
-    """As far as metrics of requests need it; memory and CPU samples are not in a report."""
-    client = report.client
-    return Trial(
-        launch=report.launch,
-        replay=report.replay,
-        records=records,
-        planned=report.planned,
-        window=Window(report.window.start_ns, report.window.end_ns),
-        client=ClientStats(
-            stamps=client.stamps,
-            reads=client.reads,
-            unstamped_reads=client.unstamped_reads,
-            shared_reads=client.shared_reads,
-            output_chunks=client.output_chunks,
-            cpu_seconds=client.cpu_seconds,
-            wall_seconds=client.wall_seconds,
-            slip_p99_ns=None,
-            slip_max_ns=None,
-            wake_lag_p99_ns=None,
-        ),
-        telemetry=Telemetry(),
-        wall_start=report.wall_start,
-        monotonic_start_ns=report.monotonic_start_ns,
-        arm=report.arm,
-    )
-
-
-def _ready_s(report: RunReport, test: TestReport, number: int) -> float | None:
-    for campaign in report.campaigns:
-        if test.nodeid in campaign.tests:
-            return next((each.start_up.time_to_ready_s for each in campaign.launches if each.index == number), None)
-    return None
+def _start(report: RunReport, test: TestReport, number: int) -> StartUp:
+    launches = (each for campaign in report.campaigns if test.nodeid in campaign.tests for each in campaign.launches)
+    return next((each.start_up for each in launches if each.index == number), StartUp())

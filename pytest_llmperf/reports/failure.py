@@ -8,9 +8,10 @@ from typing import Final
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.comparisons import JudgementReport
+from pytest_llmperf.gate import Check
 from pytest_llmperf.reports.compared import compared_line, differences, effort, judged, partner, sureness
 from pytest_llmperf.reports.phrases import check_line, notes_of, warnings_of, wrapped
-from pytest_llmperf.result import CheckReport, TestReport
+from pytest_llmperf.result import TestReport
 from pytest_llmperf.units import format_quantity
 
 __all__ = ["failure_message"]
@@ -101,7 +102,7 @@ def _cut(lines: list[str], most: int) -> list[str]:
     return [*lines[: most - 1], f"  … {len(lines) - most + 1} more lines in the report"] if most > 0 else []
 
 
-def _slowest(test: TestReport, failed: Sequence[CheckReport], width: int) -> list[str]:
+def _slowest(test: TestReport, failed: Sequence[Check], width: int) -> list[str]:
     """The slowest ok requests by each latency whose limit was missed, else by E2E; beyond the limit is marked."""
     limits = {
         family: check.limit

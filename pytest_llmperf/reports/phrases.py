@@ -6,8 +6,8 @@ import re
 from textwrap import wrap
 from typing import Final
 
-from pytest_llmperf.gate import VerdictName
-from pytest_llmperf.result import CheckReport, MetricReport, TestReport
+from pytest_llmperf.gate import Check, VerdictName
+from pytest_llmperf.result import MetricReport, TestReport
 from pytest_llmperf.units import format_quantity
 
 __all__ = [
@@ -45,7 +45,7 @@ SCALARS: Final = (
 SEPARATOR: Final = " · "
 
 
-def check_line(check: CheckReport) -> str:
+def check_line(check: Check) -> str:
     """Metric, value, limit and what they rest on.
 
     The gate's own sentence where there is no plain comparison.

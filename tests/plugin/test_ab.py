@@ -64,6 +64,7 @@ def test_a_second_variable_is_confounded_before_any_load(pytester: pytest.Pytest
     names = {each["name"] for each in found["judgement"]["differences"] if each["role"] == "confounding"}
     assert {"max_num_seqs", "env.TTFT"} <= names
     assert found["trials"] == []
+    assert "no measured requests" not in result.stdout.str(), "no word of what nobody tried to measure"
     result.stdout.fnmatch_lines(["*max_num_seqs*"])
 
 

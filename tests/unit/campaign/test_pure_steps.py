@@ -12,13 +12,15 @@ from reported import plan, report_of
 
 from pytest_llmperf.baseline.provenance import utc_now
 from pytest_llmperf.baseline.state import Durations, StoredNoise
+from pytest_llmperf.campaign import price
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
 from pytest_llmperf.campaign.forecast import foretell, most_blocks
 from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.remedy import remedy
 from pytest_llmperf.campaign.replication import replays_for, within_launches
 from pytest_llmperf.campaign.terms import Terms, gate_config, mode_of
-from pytest_llmperf.comparisons import DifferenceReport
+from pytest_llmperf.comparisons import DifferenceReport, Forecast
+from pytest_llmperf.identity import Fact
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, ToleratedChange
 from pytest_llmperf.samples import StartUp
@@ -194,6 +196,15 @@ def test_gpu_hours_are_wall_clock_over_the_gpus() -> None:
     assert Terms(budget=Budget.parse("6 GPUh")).budget_s(4) == 1.5 * 3600
     assert Terms(budget=Budget.parse("30 min")).budget_s(4) == 1800
     assert Terms().budget_s(4) is None
+
+
+def test_the_price_is_that_of_the_gpus_for_the_longest_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = {"gpu": Fact(value="NVIDIA H200", source="live")}
+    monkeypatch.setattr(price, "machine_facts", lambda *_: gpu)
+    forecast = Forecast(mode="x", launches=(2, 4), seconds=(600.0, 1800.0), gpus=2)
+    assert price.priced(forecast, SPEC, {"NVIDIA H200": 3.5}).price_usd == pytest.approx(3.5)
+    assert price.priced(forecast, SPEC, {"NVIDIA H100": 3.5}).price_usd is None
+    assert price.priced(forecast.model_copy(update={"seconds": None}), SPEC, {"NVIDIA H200": 3.5}).price_usd is None
 
 
 def test_variance_within_launches_is_that_of_their_replays() -> None:

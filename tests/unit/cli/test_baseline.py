@@ -20,7 +20,7 @@ from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.differences import differences, with_test
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics.trial import measure
-from pytest_llmperf.recordfile import write_records
+from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Trial
 from pytest_llmperf.reports.jsonfile import write_report
 from pytest_llmperf.result import RunReport, TestReport
@@ -244,6 +244,8 @@ def test_promote_stores_what_a_report_recorded(
 ) -> None:
     measured = reported.with_memory(reported.closed_loop())
     test = reported.report_of(measured)
+    beside = test.trials[0].model_copy(update={"telemetry": "telemetry/lost.jsonl.gz"})
+    test = test.model_copy(update={"trials": (beside,)})
     folder = tmp_path / "run"
     write_records(folder / str(test.trials[0].records), measured.records)
     written(folder, test)
@@ -310,7 +312,9 @@ def test_replays_are_pooled_from_their_records(
     first = reported.with_memory(reported.closed_loop())
     second = replace(reported.with_memory(reported.closed_loop(20)), replay=1)
     one, two = (reported.report_of(each) for each in (first, second))
-    trials = (one.trials[0], two.trials[0].model_copy(update={"records": "records/second.jsonl.gz"}))
+    paths = {"records": "records/second.jsonl.gz", "telemetry": "telemetry/second.jsonl.gz"}
+    beside = one.trials[0].model_copy(update={"telemetry": "telemetry/first.jsonl.gz"})
+    trials = (beside, two.trials[0].model_copy(update=paths))
     both = one.model_copy(update={"trials": trials})
     written(tmp_path, both)
     status, _, err = promote(capsys, tmp_path)
@@ -318,11 +322,12 @@ def test_replays_are_pooled_from_their_records(
     assert "launch 0 has 2 replays, and their records are not beside the report" in err
     for each, measured in zip(trials, (first, second), strict=True):
         write_records(tmp_path / str(each.records), measured.records)
+        write_telemetry(tmp_path / str(each.telemetry), measured.telemetry)
     assert promote(capsys, tmp_path)[0] == 0
     [launched] = only(store).sessions[0].launches
     assert (launched.replays, launched.n_requests) == (2, 60)
     for name, value in measure(
-        [first, second], None, ["ttft_p50", "e2e_p95", "output_throughput", "peak_memory"]
+        [first, second], None, ["ttft_p50", "e2e_p95", "output_throughput", "peak_memory", "cpu_seconds_per_mtok"]
     ).items():
         assert launched.metrics[name] == pytest.approx(value.value, rel=1e-5), name
 

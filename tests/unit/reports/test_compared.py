@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import compared
 import pytest
 import reported
@@ -198,7 +200,7 @@ def test_junit_gets_no_figure_of_an_invalid_trial() -> None:
 
 def test_junit_gets_no_figure_of_an_invalid_metric() -> None:
     report = reported.passing()
-    check = report.slas[0].model_copy(update={"verdict": "INVALID"})
+    check = replace(report.slas[0], verdict="INVALID")
     told = dict(properties(report.model_copy(update={"slas": (check,)})))
     assert check.metric == "ttft_p95"
     assert "llmperf_ttft_p95" not in told

@@ -210,7 +210,7 @@ def test_memory_can_be_recomputed_from_the_stored_samples_alone(tmp_path: Path) 
     path = tmp_path / "x.jsonl.gz"
     write_telemetry(path, Telemetry(HOST, notes=("n",)))
     head, *samples = (json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines())
-    assert head == {"gpus": None, "notes": ["n"]}
+    assert head == {"gpus": None, "notes": ["n"], "preemption_warnings": None, "log_errors": []}
     found = measure([trial([record()], telemetry=Telemetry(HOST))], None, MEMORY)
     assert found["peak_memory"].value == max(sample["rss_bytes"] for sample in samples) == 400
     seconds, sizes = [s["t_ns"] / 1e9 for s in samples], [s["rss_bytes"] for s in samples]

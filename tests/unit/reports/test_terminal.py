@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import compared
@@ -90,7 +91,7 @@ def test_an_unsettled_trial_says_so_above_its_numbers_and_does_not_fail_for_it()
 
 def test_text_of_the_server_is_shown_as_it_is_and_not_as_markup() -> None:
     report = reported.failing()
-    checks = tuple(c.model_copy(update={"reason": "[red]x[/red] :smile:"}) for c in report.slas)
+    checks = tuple(replace(c, reason="[red]x[/red] :smile:") for c in report.slas)
     assert "[red]x[/red] :smile:" in render(report.model_copy(update={"slas": checks}), 100, color=False)
 
 
