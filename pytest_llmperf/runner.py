@@ -36,9 +36,7 @@ from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
-from pytest_llmperf.telemetry.log import LogWatch
-from pytest_llmperf.telemetry.recorder import record
-from pytest_llmperf.telemetry.scraper import Scraper
+from pytest_llmperf.telemetry.recorder import record, sources_of
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
@@ -108,9 +106,8 @@ def run_replay(
     gpus = None if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
-    page = Scraper.of(live.engine, live.endpoint, plan.server.ca_file)
-    log = LogWatch.of(live.engine, live.log_path, plan.server, live.endpoint)
-    with closing(Stop()) as stop, record(live.pid, gpus, page=page, log=log) as recorder:
+    sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)
+    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources) as recorder:
         load = begin(
             live.endpoint,
             requests,

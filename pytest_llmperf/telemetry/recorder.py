@@ -5,52 +5,58 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
+from pytest_llmperf.engines import Engine
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 from pytest_llmperf.telemetry.host import ProcessTree
 from pytest_llmperf.telemetry.log import LogWatch
 from pytest_llmperf.telemetry.nvml import GpuMemory
 from pytest_llmperf.telemetry.scraper import Scraper
 
-__all__ = ["Recorder", "record"]
+__all__ = ["Recorder", "Sources", "record", "sources_of"]
 
 _GAP: Final = 3.0
 """A round that is late by this many intervals leaves a gap that is reported."""
 _JOIN_S: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the server says of itself, where it does."""
+
+    page: Scraper | None = None
+    log: LogWatch | None = None
+
+
+def sources_of(engine: Engine, endpoint: Endpoint, spec: ServerSpec, log_path: Path | None) -> Sources:
+    """The engine's page of metrics and the log of a server that was started here; for one recording."""
+    return Sources(Scraper.of(engine, endpoint, spec.ca_file), LogWatch.of(engine, log_path, spec, endpoint))
+
+
 def record(
-    pid: int | None,
-    gpus: Sequence[int] | None = None,
-    interval_s: float = 0.2,
-    *,
-    page: Scraper | None = None,
-    log: LogWatch | None = None,
+    pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2, *, sources: Sources | None = None
 ) -> Recorder:
     """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
-    the CPU) every ``interval_s``; its page of metrics at the page's own interval; what its log says meanwhile.
+    the CPU) every ``interval_s``, and its ``sources`` each in its own way.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
-    return Recorder(pid, gpus, interval_s, page, log)
+    return Recorder(pid, gpus, interval_s, sources or Sources())
 
 
 @final
 class Recorder:
     """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
 
-    def __init__(
-        self,
-        pid: int | None,
-        gpus: Sequence[int] | None,
-        interval_s: float,
-        page: Scraper | None = None,
-        log: LogWatch | None = None,
-    ) -> None:
-        self._page, self._log = page, log
+    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources) -> None:
+        self._page, self._log = sources.page, sources.log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
         self._memory = GpuMemory(self._gpus or ())

@@ -22,7 +22,7 @@ from test_prometheus import PAGES, VLLM
 
 from pytest_llmperf.engines.engine import Engine
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.telemetry.recorder import record
+from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.scraper import Scraper
 
 TREE = "import subprocess, sys, time; x = [subprocess.Popen(['sleep', '999']) for _ in range(4)]; time.sleep(999)"
@@ -57,7 +57,7 @@ def main() -> None:
     endpoint = Endpoint(f"http://127.0.0.1:{port}", "127.0.0.1", port, False, "m", "e")
     try:
         for name, page in (("host", None), ("host and page", Scraper(engine, endpoint))):
-            with record(tree.pid, page=page) as recorder:
+            with record(tree.pid, sources=Sources(page=page)) as recorder:
                 began = time.process_time()
                 time.sleep(arguments.seconds)
                 used = time.process_time() - began

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_llmperf.engines.engine import Engine
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.telemetry.recorder import record
+from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.scraper import Scraper
 
 ENGINE = Engine(
@@ -80,7 +80,7 @@ def serving(answer: Answer) -> Iterator[Scripted]:
 def test_the_page_is_read_on_entry_on_exit_and_between() -> None:
     with serving(counting) as server:
         began = time.monotonic_ns()
-        with record(None, page=Scraper(ENGINE, server.endpoint, interval_s=0.05)) as recorder:
+        with record(None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=0.05))) as recorder:
             time.sleep(0.3)
         ended = time.monotonic_ns()
     samples = recorder.telemetry.engine
@@ -96,7 +96,7 @@ def test_the_page_is_read_on_entry_on_exit_and_between() -> None:
 
 def test_an_empty_load_has_its_two_pages() -> None:
     with serving(counting) as server:
-        with record(None, page=Scraper(ENGINE, server.endpoint, interval_s=60)) as recorder:
+        with record(None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=60))) as recorder:
             pass
         assert [sample.values["requests"] for sample in recorder.telemetry.engine] == [1, 2]
 
@@ -162,7 +162,9 @@ def breaks_off(handler: BaseHTTPRequestHandler, number: int) -> None:
 def test_a_page_that_fails_is_a_note_and_never_an_error(answer: Answer, said: str) -> None:
     with (
         serving(answer) as server,
-        record(None, page=Scraper(ENGINE, server.endpoint, interval_s=0.02, timeout_s=0.3)) as recorder,
+        record(
+            None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=0.02, timeout_s=0.3))
+        ) as recorder,
     ):
         time.sleep(0.1)
     assert recorder.telemetry.engine == ()
@@ -199,7 +201,9 @@ def test_a_page_that_fails_for_a_while_leaves_the_others_and_a_gap() -> None:
 def test_a_slow_page_delays_no_other_sample() -> None:
     with (
         serving(hangs) as server,
-        record(os.getpid(), interval_s=0.02, page=Scraper(ENGINE, server.endpoint, timeout_s=0.5)) as recorder,
+        record(
+            os.getpid(), interval_s=0.02, sources=Sources(page=Scraper(ENGINE, server.endpoint, timeout_s=0.5))
+        ) as recorder,
     ):
         time.sleep(0.5)
     stamps = [sample.t_ns for sample in recorder.telemetry.host]

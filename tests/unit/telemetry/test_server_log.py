@@ -11,7 +11,7 @@ from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample, StartUp
 from pytest_llmperf.telemetry.log import LogWatch, log_facts, plain_lines, start_facts
-from pytest_llmperf.telemetry.recorder import record
+from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.start import observe_start
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
@@ -73,7 +73,7 @@ def test_the_start_of_a_server_is_read_from_its_log_file(tmp_path: Path) -> None
 def test_only_what_is_written_while_the_load_runs_counts(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("ERROR before\nSequence group 1 is preempted\n")
-    with record(None, log=LogWatch(log, PATTERNS)) as recorder, log.open("a") as file:
+    with record(None, sources=Sources(log=LogWatch(log, PATTERNS))) as recorder, log.open("a") as file:
         file.write(
             "Sequence group 2 is preempted\nall is well\n\x1b[31mERROR\x1b[0m of today\nEngine: Preemptions: 3, x\n"
         )
