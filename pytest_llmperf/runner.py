@@ -20,7 +20,7 @@ from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
 from pytest_llmperf.load.arrivals import schedule
 from pytest_llmperf.load.clients import clients_for
-from pytest_llmperf.load.contents import most_choices, rows_of
+from pytest_llmperf.load.contents import rows_of
 from pytest_llmperf.load.driver import Drive, Progress, Stop, begin
 from pytest_llmperf.load.prompts import Calibration, fit_calibration, write_words
 from pytest_llmperf.load.request import PreparedRequest, body, encode
@@ -157,7 +157,6 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
         recorded=plan.workload.dataset is not None,
-        choices=most_choices(plan.workload),
         template_tokens=template_tokens,
         asked=plan.limited,
     )

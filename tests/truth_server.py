@@ -161,7 +161,8 @@ class Served:
 
 
 class TruthServer:
-    """Starts the server on a free port; ``defaults`` are fields of ``Script``."""
+    """Starts the server on a free port; ``defaults`` are fields of ``Script``, ``metrics`` the arguments of
+    ``Server.metrics``: without them it has no such page."""
 
     def __init__(
         self,
@@ -173,6 +174,7 @@ class TruthServer:
         certificate: Path | None = None,
         slots: int = 0,
         prefix: str = "",
+        metrics: dict[str, float] | None = None,
         **defaults: Any,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="truth-server-")
@@ -185,6 +187,7 @@ class TruthServer:
             "certificate": str(certificate) if certificate else None,
             "slots": slots,
             "prefix": prefix,
+            "metrics": metrics,
             "log": str(self._log),
             "script": asdict(replace(Script(), **defaults)),
         }

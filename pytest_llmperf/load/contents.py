@@ -12,7 +12,7 @@ from pytest_llmperf.inputs.datasets import DataRow, read_dataset
 from pytest_llmperf.inputs.traces import BLOCK_TOKENS, trace_rows
 from pytest_llmperf.plan import Empirical, Fixed, Lengths, Lognormal, Normal, Part, Think, Uniform, Workload
 
-__all__ = ["Content", "conversations", "most_choices", "rows_of"]
+__all__ = ["Content", "conversations", "rows_of"]
 
 _NS = 1_000_000_000
 
@@ -49,14 +49,6 @@ def rows_of(workload: Workload) -> tuple[DataRow, ...]:
     """The data set's rows; none without one."""
     data = workload.dataset
     return () if data is None else read_dataset(data.path, data.digest, workload.api)
-
-
-def most_choices(workload: Workload) -> int:
-    """Answers that one request asks for at most: a server may count each as a request."""
-    sampling = [workload.sampling, *(part.sampling for part in workload.parts)]
-    sampling += [dict(row.sampling) for row in rows_of(workload)]
-    asked = [each.get(name, 1) for each in sampling for name in ("n", "best_of")]
-    return max(number for number in asked if isinstance(number, int))
 
 
 def _drawn(workload: Workload, seed: int) -> Iterator[tuple[Content, ...]]:

@@ -20,8 +20,6 @@ class LoadFacts:
     """Whether the workload asks for prompts with a common beginning."""
     recorded: bool = False
     """Whether its texts are a data set's: what these have in common is the user's to know."""
-    choices: int = 1
-    """Answers that one request asks for at most."""
     template_tokens: float = 0.0
     """Prompt tokens that every request has in common whatever its text: start of text, chat template."""
     asked: Collection[str] = field(default_factory=tuple)

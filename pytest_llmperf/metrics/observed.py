@@ -44,7 +44,7 @@ def observed(trial: Trial, facts: LoadFacts) -> Observed:
     elif fell:
         notes.append(SEVERAL_SERVERS)
     else:
-        foreign, perhaps = _others(trial, facts)
+        foreign, perhaps = _others(trial)
         reasons += foreign
         notes += perhaps
     errors = trial.telemetry.log_errors
@@ -54,13 +54,13 @@ def observed(trial: Trial, facts: LoadFacts) -> Observed:
     return Observed(tuple(reasons), (*notes, *_between(trial)))
 
 
-def _others(trial: Trial, facts: LoadFacts) -> tuple[list[str], list[str]]:
+def _others(trial: Trial) -> tuple[list[str], list[str]]:
     """Another client: the server counts more requests, or more prompt tokens, than we sent.
 
     What ran or waited on the first page was sent before the load and may finish in it.
     """
     sent = [record for record in trial.records if record.sent_ns is not None]
-    ours = (len(sent) + trial.client.retried) * facts.choices
+    ours = len(sent) + trial.client.retried
     first = trial.telemetry.engine[0].values if trial.telemetry.engine else {}
     earlier = first.get("running", 0.0) + first.get("waiting", 0.0)
     grown = growth(trial, ["requests"], whole=True)
@@ -77,7 +77,7 @@ def _others(trial: Trial, facts: LoadFacts) -> tuple[list[str], list[str]]:
         return [], []
     # A request that failed or was cut has no usage: as long as the longest, at most.
     tokens = sum(known) + (len(sent) - len(known) + trial.client.retried + earlier) * max(known)
-    if grown.by["prompt_tokens"] <= (1 + FOREIGN_TOKENS) * facts.choices * tokens:
+    if grown.by["prompt_tokens"] <= (1 + FOREIGN_TOKENS) * tokens:
         return [], []
     said = f"the server read {grown.by['prompt_tokens']:,.0f} prompt tokens while we sent {tokens:,.0f}"
     return [f"another client used the server: {said}; keep it to this test"], []

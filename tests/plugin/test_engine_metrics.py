@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from comparing import compare, the_test
 from truth_engine import CONFTEST
+from truth_server import TruthServer
 
 from pytest_llmperf.recordfile import read_telemetry
 
-WATCHED = """
+SERVER = """
 [tool.llmperf]
 default_server = "watched"
 [tool.llmperf.servers.watched]
 engine = "watched"
-env = {{ {env} }}
 """
 TEST = """
 import pytest
@@ -27,16 +25,12 @@ def test_it(llmperf):
 """
 
 
-def run(pytester: pytest.Pytester, expected: str = "", **env: object) -> dict[str, Any]:
-    pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(test_it=TEST.replace("EXPECTED", expected))
-    pytester.makepyprojecttoml(WATCHED.format(env=", ".join(f'{name} = "{value}"' for name, value in env.items())))
-    compare(pytester)
-    return the_test(pytester)
-
-
 def test_counters_gauges_and_histograms_of_the_engine_are_in_the_report(pytester: pytest.Pytester) -> None:
-    found = run(pytester, expected=", queue_wait_p95='2 s'")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=TEST.replace("EXPECTED", ", queue_wait_p95='2 s'"))
+    pytester.makepyprojecttoml(SERVER)
+    compare(pytester)
+    found = the_test(pytester)
     assert found["verdict"] == "PASS"
     [trial] = found["trials"]
     assert trial["validity"]["reasons"] == []
@@ -54,27 +48,75 @@ def test_counters_gauges_and_histograms_of_the_engine_are_in_the_report(pytester
     assert last.histograms["queue_wait"].count - first.histograms["queue_wait"].count == 34
 
 
-def test_another_client_on_the_server_makes_the_run_invalid(pytester: pytest.Pytester) -> None:
-    found = run(pytester, FOREIGN=0.5)
-    assert found["verdict"] == "INVALID"
-    [reason] = found["trials"][0]["validity"]["reasons"]
-    assert "the server finished 51 requests while we sent 34" in reason
+FAULTS = """
+[tool.llmperf.servers.shared]
+engine = "watched"
+env = { FOREIGN = "0.5" }
+[tool.llmperf.servers.caching]
+engine = "watched"
+env = { HITS = "0.9" }
+[tool.llmperf.servers.restarting]
+engine = "watched"
+env = { RESTART = "20" }
+"""
+FAULTY = """
+import pytest
+
+@pytest.mark.parametrize("server", ["shared", "caching", "restarting"])
+@pytest.mark.llmperf(workload={'input': 40, 'output': 8}, concurrency=4, requests=30, warmup=4)
+def test_it(llmperf, server):
+    llmperf.run()
+"""
 
 
-def test_hits_in_the_prefix_cache_that_only_the_counters_show_make_it_invalid(pytester: pytest.Pytester) -> None:
-    found = run(pytester, HITS=0.9)
-    assert found["verdict"] == "INVALID"
-    [reason] = found["trials"][0]["validity"]["reasons"]
-    assert reason.startswith("prefix cache hits in a load that promised none")
-    assert found["trials"][0]["metrics"]["prefix_hit_rate"]["value"] == pytest.approx(0.9)
+def test_what_the_counters_show_against_a_run_makes_it_invalid(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=FAULTY)
+    pytester.makepyprojecttoml(FAULTS)
+    compare(pytester)
+    shared, caching, restarting = (the_test(pytester, at) for at in range(3))
+    assert {found["verdict"] for found in (shared, caching, restarting)} == {"INVALID"}
+    [foreign], [hits], [restart] = (f["trials"][0]["validity"]["reasons"] for f in (shared, caching, restarting))
+    assert "the server finished 51 requests while we sent 34" in foreign
+    assert hits.startswith("prefix cache hits in a load that promised none")
+    assert caching["trials"][0]["metrics"]["prefix_hit_rate"]["value"] == pytest.approx(0.9)
+    assert restart == "the engine's counters fell while the load ran: the server was restarted; run it again"
 
 
-def test_a_server_that_was_restarted_during_the_load_makes_it_invalid(pytester: pytest.Pytester) -> None:
-    found = run(pytester, RESTART=20)
-    assert found["verdict"] == "INVALID"
-    assert found["trials"][0]["validity"]["reasons"] == [
-        "the engine's counters fell while the load ran: the server was restarted; run it again"
-    ]
+def test_a_running_server_is_watched_with_its_key_and_below_its_prefix(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=TEST.replace("EXPECTED", ""))
+    monkeypatch.setenv("TRUTH_KEY", "only-with-this")
+    plain = {"foreign": 0, "hits": 0, "restart": 0}
+    with TruthServer(api_key="only-with-this", prefix="/behind/a/proxy", metrics=plain) as server:
+        pytester.makepyprojecttoml(
+            '[tool.llmperf.servers.there]\nengine = "watched"\napi_key_env = "TRUTH_KEY"\n'
+            f'url = "{server.url}"\n[tool.llmperf]\ndefault_server = "there"\n'
+        )
+        compare(pytester)
+    [trial] = the_test(pytester)["trials"]
+    telemetry = read_telemetry(pytester.path / "llmperf-report" / trial["telemetry"])
+    assert telemetry.host == ()
+    assert telemetry.engine[-1].values["requests"] - telemetry.engine[0].values["requests"] == 34
+    assert trial["metrics"]["queue_wait_mean"]["value"] == pytest.approx(0.625)
+
+
+def test_a_server_without_such_a_page_is_measured_all_the_same(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=TEST.replace("EXPECTED", ""))
+    with TruthServer() as server:
+        pytester.makepyprojecttoml(
+            f'[tool.llmperf.servers.there]\nengine = "watched"\nurl = "{server.url}"\n'
+            '[tool.llmperf]\ndefault_server = "there"\n'
+        )
+        result = compare(pytester)
+    assert result.ret == 0
+    [trial] = the_test(pytester)["trials"]
+    [said] = [warning for warning in trial["warnings"] if warning.startswith("the engine's metrics")]
+    assert "HTTP 404" in said
+    assert trial["metrics"]["kv_usage_p95"]["note"] == f"no metrics of the engine were read; {said}"
 
 
 LLAMA = """
@@ -104,7 +146,7 @@ def test_of_the_embedded_engine_what_it_states_is_read_and_what_it_lacks_is_not_
     pytester.makepyfile(
         test_it=TEST.replace("EXPECTED", "").replace("concurrency=4, requests=30", "concurrency=2, requests=20")
     )
-    pytester.makepyprojecttoml(WATCHED.replace("watched", "embedded").format(env=""))
+    pytester.makepyprojecttoml(SERVER.replace("watched", "embedded"))
     compare(pytester)
     [trial] = the_test(pytester)["trials"]
     assert trial["validity"]["reasons"] == []

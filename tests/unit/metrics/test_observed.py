@@ -73,11 +73,6 @@ def test_without_usage_prompt_tokens_tell_nothing() -> None:
     assert "another client" not in judged({"prompt_tokens": 0}, {"prompt_tokens": 1000}, records=records)[0]
 
 
-def test_several_choices_of_a_request_are_counted_apart_by_some_servers() -> None:
-    assert "another" in judged({"requests": 0}, {"requests": 300})[0]
-    assert judged({"requests": 0}, {"requests": 300}, facts=LoadFacts(choices=3))[0] == ""
-
-
 def test_counters_that_fall_show_a_restart() -> None:
     reasons, _ = judged({"requests": 500}, {"requests": 550}, {"requests": 10})
     assert reasons == "the engine's counters fell while the load ran: the server was restarted; run it again"
