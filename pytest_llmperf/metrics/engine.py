@@ -221,6 +221,8 @@ def _hit_rate(trials: Sequence[Trial], usage: MetricValue) -> MetricValue:
     if found is None:
         return usage
     rate, looked_up, seconds = found
+    if rate > 1:  # counted at different times: one when a request begins, the other when it ends
+        return usage
     if usage.value is None or usage.untold:
         note = f"by the engine's counters; {_span(seconds, trials)}"
         return MetricValue(usage.metric, rate, round(looked_up), note)

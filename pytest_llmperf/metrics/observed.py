@@ -92,17 +92,18 @@ def _cached(trial: Trial, facts: LoadFacts) -> tuple[list[str], list[str]]:
     if facts.shared_prefix:
         return [], []
     ok = [r for r in trial.records if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
-    known = [(r.cached_tokens, r.prompt_tokens) for r in ok if r.cached_tokens is not None and r.prompt_tokens]
-    cached, prompts = (float(sum(each)) for each in zip(*known, strict=True)) if known else (0.0, 0.0)
+    known = [r.cached_tokens for r in ok if r.cached_tokens is not None and r.prompt_tokens]
+    # Some servers leave a count of 0 out: the prompts of all are what the hits are a share of.
+    cached, prompts = float(sum(known)), float(sum(r.prompt_tokens or 0 for r in ok))
     requests, source = len(known), ""
     counted = growth(trial, ["prefix_hits", "prefix_queries"], whole=True)
     # Without usage nobody knows how long the template is, that all requests have in common.
-    if not known and counted is not None and any(record.prompt_tokens for record in ok):
+    if len(known) < len(ok) and counted is not None and prompts:
         cached, prompts = counted.by["prefix_hits"], counted.by["prefix_queries"]
         requests = sum(record.sent_ns is not None for record in trial.records)
         source = ", by the engine's counters"
     least, most = (cached - requests * (facts.template_tokens + alike) for alike in (_ALIKE_AT_MOST, _ALIKE))
-    if most <= CACHED * prompts:
+    if prompts <= 0 or most <= CACHED * prompts:
         return [], []
     share = f"{100 * most / prompts:.1f} % of the prompt tokens came from the cache{source}"
     said = f"prefix cache hits in a load that promised none: {share}"

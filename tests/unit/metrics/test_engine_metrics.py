@@ -165,6 +165,8 @@ def test_a_cache_that_was_never_asked_has_no_hit_rate_and_no_drafts_no_length() 
     values: dict[Quantity, float] = {"prefix_hits": 0, "prefix_queries": 0, "drafts": 0, "accepted_tokens": 0}
     found = measure([load([at(1, values), at(5, values)])], None, LOOKED_AT)
     assert found["prefix_hit_rate"].value is None
+    odd = [at(1, {"prefix_hits": 0, "prefix_queries": 0}), at(5, {"prefix_hits": 9, "prefix_queries": 3})]
+    assert measure([load(odd)], None, LOOKED_AT)["prefix_hit_rate"].value is None
     length = found["acceptance_length"]
     assert (length.value, length.note) == (None, "no draft was verified: it does not decode speculatively")
 

@@ -106,6 +106,12 @@ def test_the_requests_own_usage_says_the_same() -> None:
     assert "prefix cache" not in "".join(judged(NONE, HITS, records=long_prompts(cached_tokens=0)))
 
 
+def test_a_count_that_is_left_out_is_none_of_the_hits() -> None:
+    records = [*long_prompts(), record(10, sent_ms=10, prompt_tokens=200, cached_tokens=50)]
+    assert "2.2 % of the prompt tokens" in judged(records=records)[0]  # 49 of 2,200
+    assert "prefix cache" not in "".join(judged(NONE, {**HITS, "prefix_hits": 20}, records=records))
+
+
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
@@ -126,6 +132,10 @@ def test_preempted_requests_may_find_their_own_beginning_again() -> None:
     reasons, notes = judged(NONE, {**HITS, "preemptions": 4}, records=long_prompts())
     assert reasons == ""
     assert "prefix cache hits" in notes
+
+
+def test_hits_without_a_look_prove_nothing() -> None:
+    assert judged(NONE, {**NONE, "prefix_hits": 500}, records=long_prompts())[0] == ""
 
 
 def test_hits_where_nobody_knows_the_length_of_the_template_prove_nothing() -> None:
