@@ -14,7 +14,7 @@ __all__ = ["ENVIRONMENT", "INPUTS", "UNKNOWN", "Fact", "FactClass", "Identity", 
 FactClass = Literal["input", "environment", "consequence"]
 
 INPUTS: Final = (
-    *("engine", "version", "image", "executable", "model", "model_digest", "model_revision"),
+    *("engine", "version", "image", "executable", "start", "model", "model_digest", "model_revision"),
     *("quantization", "kv_cache_dtype", "max_num_seqs", "max_model_len", "gpu_memory_utilization", "block_size"),
     *("swap_space", "kv_offloading_size", "enable_prefix_caching", "enable_chunked_prefill"),
     *("max_num_batched_tokens", "tensor_parallel_size", "threads"),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pytest_llmperf.fields import Frozen, Seconds, on_other_machine
+from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
+from pytest_llmperf.units import parse_quantity
 
-__all__ = ["LAUNCH_ONLY", "ServerSpec", "TimeLimits"]
+__all__ = ["LAUNCH_ONLY", "Launcher", "ServerSpec", "TimeLimits"]
+
+
+def _bytes(written: object) -> object:
+    return parse_quantity(written, "B").value if isinstance(written, str) else written
 
 
 class TimeLimits(Frozen):
@@ -25,10 +31,21 @@ class TimeLimits(Frozen):
     run: Seconds = 3600.0
 
 
-LAUNCH_ONLY = ("version", "image", "image_template", "executable", "extra_args", "env", "port")
+_BY_COMMAND: Final = ("start", "detached", "ready_url", "logs", "stop")
+_BY_CONTAINER: Final = ("image", "image_template", "shm_size")
+LAUNCH_ONLY = ("version", "executable", "extra_args", "env", "port", "launcher", *_BY_CONTAINER, *_BY_COMMAND)
 """Fields of a server that only a launch can apply."""
 
+Launcher = Literal["process", "command", "container"]
+
 _PLACE: Final = "{version}"
+_NO_PLACES: Final = frozenset(
+    {
+        *LAUNCH_ONLY, *("engine", "url", "api_key_env", "ca_file", "tokenizer", "gpus", "startup_timeout", "limits"),
+        *("identity", "metrics_urls"),
+    } - {"version", "port"}
+)  # fmt: skip
+"""Fields that no placeholder stands for."""
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,99}\Z")
 
 
@@ -53,6 +70,23 @@ class ServerSpec(Frozen):
     image: str | None = None
     image_template: str | None = None
     """An image with ``{version}`` in it."""
+    launcher: Launcher | None = None
+    """None: what the other fields say, see ``launched_by``."""
+    start: tuple[str, ...] = ()
+    """The command that starts the server, with placeholders: ``{port}``, ``{model}``, ``{version}``, ``{name}``, any
+    canonical parameter, and ``{command}``, a word of its own, for the whole command line of the engine."""
+    detached: bool = False
+    """``start`` returns and leaves the server running elsewhere, instead of being it."""
+    ready_url: str | None = None
+    """Base URL of the server that ``start`` brings up; may hold ``{port}``."""
+    metrics_urls: tuple[str, ...] = ()
+    """Where its metrics are, one URL for every process that has some; may hold ``{port}``. Empty: as the engine has."""
+    logs: tuple[str, ...] = ()
+    """A command that prints, or follows, the log of the server."""
+    stop: tuple[str, ...] = ()
+    """The command that ends the server; run at every end, also of a start that failed."""
+    shm_size: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = None
+    """Bytes of shared memory in the container, for NCCL."""
     executable: str | None = None
     """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""
     quantization: str | None = None
@@ -105,9 +139,13 @@ class ServerSpec(Frozen):
             raise ValueError(f"{version!r} is not a version; write e.g. '0.33.0'")
         return version
 
-    @field_validator("url")
+    @field_validator("url", "ready_url")
     @classmethod
-    def _reachable(cls, url: str | None) -> str | None:
+    def _reachable(cls, written: str | None) -> str | None:
+        if written is not None and "{port}" in written:
+            cls._reachable(written.replace("{port}", "1"))
+            return written
+        url = written
         if url is None or url.startswith(("unix:", "http+unix:")):
             return url
         url = url.strip()
@@ -135,7 +173,8 @@ class ServerSpec(Frozen):
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
         if self.gpus and self.on_other_machine:
-            problem = f"gpus = {list(self.gpus)} are this machine's, and url = {self.url!r} leads to another"
+            named = f"url = {self.url!r}" if self.url else f"ready_url = {self.ready_url!r}"
+            problem = f"gpus = {list(self.gpus)} are this machine's, and {named} leads to another"
             raise ValueError(f"{problem}: leave gpus out")
         known = sorted(name for name in self.identity if name.partition(".")[0] in ("args", "env"))
         if known and self.url is None:
@@ -147,6 +186,65 @@ class ServerSpec(Frozen):
             _require_placed(name, getattr(self, name), self.version)
         return self
 
+    @model_validator(mode="after")
+    def _launchable(self) -> Self:
+        by = self.launched_by
+        for names, owner in ((_BY_COMMAND, "command"), (_BY_CONTAINER, "container"), (("executable",), "process")):
+            given = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+            if given and by != owner and not (owner == "process" and self.uses_engine_command):
+                raise ValueError(f"{given[0]} belongs to launcher = {owner!r}, and launcher is {by!r}")
+        if by == "container" and self.image is None and self.image_template is None:
+            raise ValueError("launcher = 'container' needs image, or image_template and version")
+        if by == "command":
+            self._require_whole()
+        return self
+
+    def _require_whole(self) -> None:
+        """Raise ValueError where what the command launcher needs is not all there."""
+        for name in ("start", "ready_url", *(("stop",) if self.detached else ())):
+            if not getattr(self, name):
+                why = ", for start leaves the server running (detached)" if name == "stop" else ""
+                raise ValueError(f"launcher = 'command' needs {name}{why}")
+        values = self._values(self.port or 0)
+        for name in ("start", "logs", "stop", "metrics_urls"):
+            for word in getattr(self, name):
+                require_filled(name, word, values, ("command",) if name == "start" else ())
+        require_filled("ready_url", self.ready_url or "", values)
+        if self.uses_engine_command and COMMAND not in self.start:
+            raise ValueError(f"{COMMAND} in start is a word of its own: it stands for several")
+        if self.port is not None and not self.uses_engine_command and not self.passes("port"):
+            raise ValueError("port is used nowhere: write {port} into start and ready_url")
+
+    def _values(self, port: int) -> dict[str, object]:
+        """What placeholders stand for."""
+        return {name: port if name == "port" else getattr(self, name)
+                for name in type(self).model_fields if name not in _NO_PLACES}  # fmt: skip
+
+    def passes(self, name: str) -> bool:
+        """Whether ``start`` or ``ready_url`` holds the placeholder ``name``."""
+        return any(name in placeholders(word) for word in (*self.start, self.ready_url or ""))
+
+    @property
+    def launched_by(self) -> Launcher:
+        """What starts it: ``launcher``, or the one that its other fields belong to."""
+        if self.launcher is not None:
+            return self.launcher
+        return "command" if self.start else "container" if self.image or self.image_template else "process"
+
+    @property
+    def uses_engine_command(self) -> bool:
+        """Whether the command line of the engine is used, by us or by the command that starts the server."""
+        return not self.start or self.passes("command")
+
+    def filled(self, words: Sequence[str], port: int, engine_command: Sequence[str] = ()) -> tuple[str, ...]:
+        """``words`` of the command launcher with their placeholders filled."""
+        return filled(words, self._values(port), engine_command)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the server's machine is not known to be this one."""
+        return self.on_other_machine or (self.launched_by == "command" and not self.gpus)
+
     @property
     def targeted(self) -> bool:
         return self.url is not None
@@ -154,7 +252,12 @@ class ServerSpec(Frozen):
     @property
     def on_other_machine(self) -> bool:
         """As far as its URL tells: nothing of this machine is the server's then."""
-        return on_other_machine(self.url)
+        return on_other_machine(self.ready_url.replace("{port}", "1") if self.ready_url else self.url)
+
+    @property
+    def image_name(self) -> str | None:
+        """``image``, or ``image_template`` with the version in its place."""
+        return self.image or (self.image_template and self.image_template.replace(_PLACE, self.version or ""))
 
     @property
     def program(self) -> str | None:

@@ -85,10 +85,14 @@ def unlaunchable_versions(spec: ServerSpec) -> str | None:
     if spec.targeted:
         return "the server runs already (url), so another version of it cannot be launched"
     engine = engine_of(spec)
+    if spec.launched_by == "command" and not spec.uses_engine_command:
+        return None if spec.passes("version") else "start is the same for every version; write {version} into it"
     if engine.command is None:
         return f"{engine.title} cannot be launched by this version"
-    if spec.image or spec.image_template:
-        return "containers are not yet launchable by this version"
+    if spec.image:
+        return f"image = {spec.image!r} is one image; write image_template with {{version}} in it"
+    if spec.image_template:
+        return None
     if spec.executable is not None and "{version}" not in spec.executable:
         return f"executable = {spec.executable!r} is one build; write {{version}} into its path"
     if spec.executable is None and engine.distribution is None:

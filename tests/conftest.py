@@ -14,7 +14,8 @@ settings.load_profile("llmperf")
 
 
 @pytest.fixture(autouse=True)
-def _runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where workers share the suite, a run that a test starts is no worker."""
+def _runs_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where workers share the suite, a run that a test starts is no worker; its leases are not among the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
         monkeypatch.delenv(name)

@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "lengths": {"fields", "inputs"},
     "workload": {"fields", "lengths"},
     "profile": {"fields"},
-    "serverspec": {"fields"},
+    "placeholders": set(),
+    "serverspec": {"fields", "placeholders", "units"},
     "plan": {"catalog", "fields", "lengths", "profile", "serverspec", "units", "workload"},
     "planning": {"errors", "inputs", "plan"},
     "settings": {"catalog", "errors", "fields", "identity", "lengths", "plan", "engines", "recount", "units"},
@@ -68,7 +69,7 @@ ALLOWED: dict[str, set[str]] = {
     "campaign": STEPS | {"checks", "fields", "measured", "runner", "tolerances"},
     "cli": {
         "baseline", "catalog", "differences", "doctor", "errors", "identity", "measured", "metrics", "plan",
-        "recordfile", "records", "reports", "result", "samples", "settings", "stats", "stored", "units",
+        "recordfile", "records", "reports", "result", "samples", "server", "settings", "stats", "stored", "units",
     },
     **{
         room: {
@@ -85,6 +86,7 @@ ONLY_IN: dict[str, set[str]] = {
     "httpx": {"control", "telemetry/prometheus"},
     "scipy": {"stats"},
     "psutil": {"server", "telemetry"},
+    "docker": {"server/dock"},
     "rich": {"reports", "cli"},
     "fsspec": {"baseline/urls"},
     "packaging": {"baseline", "cli"},

@@ -40,15 +40,16 @@ def read_identity(
     model_file: Path | None = None,
     fingerprint: str | None = None,
     version: str | None = None,
+    image: str | None = None,
     environment: Mapping[str, Fact] | None = None,
 ) -> Identity:
     """Ask ``endpoint`` what it is.
 
     ``client`` and ``models`` (the answer of ``/v1/models``) are used where the caller has them; ``model_file`` is
     the file a launched server was given; ``fingerprint`` the ``system_fingerprint`` of an answer. ``version`` is that
-    of the installation which was started, for a server that doesn't tell; ``environment`` what the caller knows of
-    this machine (its GPUs, its pool), which is not a targeted server's. Raises TargetError where the server doesn't
-    answer, ConfigError where it contradicts the specification.
+    of the installation which was started, for a server that doesn't tell, ``image`` its image by digest;
+    ``environment`` what the caller knows of this machine (its GPUs, its pool), which is not a targeted server's.
+    Raises TargetError where the server doesn't answer, ConfigError where it contradicts the specification.
     """
     if client is None:
         with open_client(endpoint, ca_file=spec.ca_file) as own:
@@ -61,6 +62,7 @@ def read_identity(
                 model_file=model_file,
                 fingerprint=fingerprint,
                 version=version,
+                image=image,
                 environment=environment,
             )
     found = documents(client, engine, list_models(client) if models is None else models)
@@ -69,7 +71,7 @@ def read_identity(
     if fingerprint:
         consequence["system_fingerprint"] = fingerprint
     identity = Identity(
-        input=_inputs(endpoint, spec, engine, live, model_file, version),
+        input=_inputs(endpoint, spec, engine, live, model_file, version, image),
         environment=_environment(spec, engine, live, environment or {}),
         consequence={name: Fact(value=value, source="live") for name, value in consequence.items()},
     )
@@ -83,6 +85,7 @@ def _inputs(
     live: LiveFacts,
     model_file: Path | None,
     version: str | None,
+    image: str | None,
 ) -> dict[str, Fact]:
     launched = not spec.targeted
     facts = {
@@ -95,9 +98,9 @@ def _inputs(
         facts["engine"] = Fact(value=engine.name, source="declared")
     if model_file is not None:
         facts["model_digest"] = Fact(value=file_digest(model_file), source="configured")
-    image = spec.image or (spec.image_template or "").replace("{version}", spec.version or "")
     # The template as it is written: its place differs from host to host less than that of one version does.
-    for name, value in (("image", image), ("executable", spec.executable)):
+    start = " ".join(redact(spec.start))
+    for name, value in (("image", image or spec.image_name), ("executable", spec.executable), ("start", start)):
         if value:
             facts[name] = Fact(value=value, source="configured")
     told = {**live.parameters, **({"quantization": live.quantization} if live.quantization else {})}
@@ -147,8 +150,9 @@ def _parameter(name: str, spec: ServerSpec, engine: Engine, told: Mapping[str, s
 def _environment(spec: ServerSpec, engine: Engine, live: LiveFacts, known: Mapping[str, Fact]) -> dict[str, Fact]:
     """Where it runs. That of a server that someone else started is theirs to tell, even where its address is ours."""
     told = {name: Fact(value=value, source="live") for name, value in live.environment.items()}
-    if spec.targeted:
-        return {**dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN), **told}
+    if spec.targeted or spec.elsewhere:
+        pool = {name: fact for name, fact in known.items() if name == "pool"}
+        return {**dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN), **told, **pool}
     gpu = ("cpu", "1") if engine.cpu else ("unknown", "unknown")
     source: Literal["configured", "unknown"] = "configured" if engine.cpu else "unknown"
     return {

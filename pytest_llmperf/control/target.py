@@ -14,7 +14,7 @@ from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["base_url", "connect", "socket_path"]
+__all__ = ["base_url", "connect", "request_headers", "socket_path"]
 
 
 def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
@@ -29,7 +29,7 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
         base_url(spec.url or "") if path is None else (f"http://localhost{path[1]}", "localhost", 80, False)
     )
     place = None if path is None else path[0]
-    headers = _headers(spec)
+    headers = request_headers(spec)
     endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
     with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
         models = list_models(client) if configured.lists_models else only_model(client, configured, spec)
@@ -69,7 +69,8 @@ def base_url(url: str) -> tuple[str, str, int, bool]:
     return f"{parts.scheme}://{parts.netloc}{path}", parts.hostname, parts.port or (443 if tls else 80), tls
 
 
-def _headers(spec: ServerSpec) -> dict[str, str]:
+def request_headers(spec: ServerSpec) -> dict[str, str]:
+    """What every request carries: the key out of ``api_key_env``. Raises ConfigError where there is none."""
     if spec.api_key_env is None:
         return {}
     key = os.environ.get(spec.api_key_env, "").strip()

@@ -12,7 +12,12 @@ from pytest_llmperf.plan import ServerSpec
 
 __all__ = ["cache_folders", "cold"]
 
-_NO_MATTER: Final = frozenset({"name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"})
+_NO_MATTER: Final = frozenset(
+    {
+        *("name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"),
+        *("ready_url", "metrics_urls", "logs", "stop", "shm_size"),
+    }
+)
 """Fields of which nothing that is compiled depends."""
 
 
@@ -22,9 +27,12 @@ def cold(spec: ServerSpec) -> bool:
 
 
 def cache_folders(spec: ServerSpec) -> dict[str, str]:
-    """Environment variable of a compile cache → its folder, which the engine makes when it needs it."""
+    """Environment variable of a compile cache → its folder, which the engine makes when it needs it.
+
+    Empty where the server is not known to be of this machine: what it finds there is not ours to say.
+    """
     names = engine_of(spec).cache_env
-    if not names:
+    if not names or spec.elsewhere:
         return {}
     fields = spec.model_dump_json(exclude=set(_NO_MATTER))
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf" / "compiled"

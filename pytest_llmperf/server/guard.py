@@ -1,12 +1,14 @@
 """The parent of one server process, and its end: it outlives pytest just long enough to leave nothing behind.
 
-Run as ``python -I -S guard.py``; stands alone, imports nothing of the package. Talks in JSON lines:
+Run alone (``python -I -S``), in a few MB: imports nothing but ``tree``. Talks in JSON lines:
 
-- in, first line: the job ``{"argv", "env", "cwd", "log", "owner", "grace"}`` (secrets stay out of our own argv;
-  ``owner`` is the pid whose death ends us, ``grace`` the seconds between SIGTERM and SIGKILL in that case)
-- in, later: ``{"do": "stop", "grace": seconds}``
+- in, first line: the job ``{"argv", "env", "cwd", "log", "owner", "grace", "ended", "patience", "lease", "facts"}``
+  (secrets stay out of our own argv; ``owner`` is the pid whose death ends us, ``grace`` the seconds between SIGTERM and
+  SIGKILL in that case; ``ended`` is a command to run when the tree has been ended, or empty, ``patience`` the seconds
+  that it gets; ``lease`` the file that says what is ours, ``facts`` what stands in it besides)
+- in, later: ``{"do": "note"}`` (write the present tree into the lease), ``{"do": "stop", "grace": seconds}``
 - out: ``{"event": "started", "pid"}`` or ``{"event": "failed", "error"}``, later ``{"event": "exited", "code"}``
-  (as subprocess counts: negative for a signal) and ``{"event": "stopped", "left": [pids]}``
+  (as subprocess counts: negative for a signal) and ``{"event": "stopped", "left": [pids], "code": of "ended" or null}``
 
 End of input, a new parent or SIGTERM mean that pytest is gone, however it went: then the whole tree is ended.
 
@@ -16,27 +18,22 @@ child instead of init's, so the tree below us is complete at any time. Elsewhere
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
-_LINUX: Final = sys.platform.startswith("linux")
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
+from pytest_llmperf.server.tree import LINUX, Process, adopt_orphans, descendants, die_with, kill, send, started
+
 _OWNER_CHECK_SECONDS: Final = 1.0
 _ORPHAN_SECONDS: Final = 1.0
 """What is left when the leader has obeyed SIGTERM gets this long to obey it too."""
 _KILL_SECONDS: Final = 10.0
 """How long to go on killing; only a process stuck in the kernel outlasts SIGKILL."""
-
-Process = tuple[int, str]
-"""Pid and start time (clock ticks after boot, as text): unique until the machine restarts."""
 
 
 class Guard:
@@ -44,29 +41,36 @@ class Guard:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
-        self.code: int | None = None
+        self.codes: dict[int, int | None] = {}
+        """Of the two that we start ourselves; a pid that was inherited may be a number that one of them had."""
         self.leader = 0
         self.childless = False
 
+    @property
+    def code(self) -> int | None:
+        """Exit code of the leader."""
+        return self.codes.get(self.leader)
+
     def start(self) -> None:
         """Start the engine in a session of its own, its output in the log. OSError if it can't be executed."""
+        adopt_orphans()
+        self.record()  # before there is anything to end
+        self.leader = self._spawn(self.job["argv"], dies=True)
+        self.record()
+
+    def _spawn(self, argv: Sequence[str], *, dies: bool) -> int:
         guard = os.getpid()
-        libc = ctypes.CDLL(None, use_errno=True) if _LINUX else None
-        if libc is not None:
-            libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
         def in_child() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            if libc is not None:
+            if dies:
                 # If we are killed, the leader dies at once; its children then become visible to pytest's sweep.
-                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-                if os.getppid() != guard:
-                    os._exit(1)
+                die_with(guard)
 
         log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             child = subprocess.Popen(
-                self.job["argv"],
+                argv,
                 env=self.job["env"],
                 cwd=self.job["cwd"],
                 stdin=subprocess.DEVNULL,
@@ -77,8 +81,50 @@ class Guard:
             )
         finally:
             os.close(log)
-        self.leader = child.pid
         child.returncode = 0  # we reap; keeps Popen from trying it too
+        self.codes[child.pid], self.childless = None, False
+        return child.pid
+
+    def record(self) -> None:
+        """Write into the lease what is ours now: what may be ended should we be killed."""
+        noted = {
+            **self.job["facts"],
+            "guard": (os.getpid(), started(os.getpid())),
+            "leader": (self.leader, started(self.leader)) if self.leader else None,
+            "processes": self.tree() if self.leader else [],
+        }
+        part = f"{self.job['lease']}.part"
+        try:
+            with open(part, "w", encoding="utf-8") as file:  # noqa: PTH123 - no pathlib in the few MB that we are
+                json.dump(noted, file)
+            os.replace(part, self.job["lease"])  # noqa: PTH105 - as above
+        except OSError:  # a full disk: what we guard we still end
+            return
+
+    def finish(self, left: Sequence[int]) -> int | None:
+        """Run ``ended``, whatever became of the tree, and drop the lease where nothing is left. Its exit code."""
+        code = None
+        if self.job["ended"]:
+            code = self._run_ended()
+        if not left and not code:
+            try:
+                os.unlink(self.job["lease"])  # noqa: PTH108 - as above
+            except OSError:
+                return code
+        return code
+
+    def _run_ended(self) -> int:
+        try:
+            pid = self._spawn(self.job["ended"], dies=False)
+        except OSError:
+            return 127
+        deadline = time.monotonic() + self.job["patience"]
+        while self.codes[pid] is None and time.monotonic() < deadline:
+            self.reap()
+            time.sleep(0.01)
+        self.end_tree()
+        code = self.codes[pid]
+        return -signal.SIGKILL if code is None else code
 
     def reap(self) -> bool:
         """Collect every ended child, ours and those we inherited. True if the leader was among them."""
@@ -91,24 +137,28 @@ class Guard:
                 return seen
             if pid == 0:
                 return seen
-            if pid == self.leader and self.code is None:
-                self.code = os.waitstatus_to_exitcode(status)
-                seen = True
+            if pid in self.codes and self.codes[pid] is None:
+                self.codes[pid] = os.waitstatus_to_exitcode(status)
+                seen = seen or pid == self.leader
 
     def stop(self, grace: float) -> list[int]:
         """End the tree: SIGTERM to the leader, ``grace`` seconds, SIGKILL to all. Pids that outlasted even that."""
         if self.code is None:
-            _send(self.leader, signal.SIGTERM)
+            send(self.leader, signal.SIGTERM)
         self._wait(grace, until_leader_only=True)
         for process in self.tree():  # the leader may have left helpers that know nothing yet
             if process[0] != self.leader:
-                _kill(process, signal.SIGTERM)
+                kill(process, signal.SIGTERM)
         self._wait(min(grace, _ORPHAN_SECONDS) if self.code is not None else 0.0)
+        return self.end_tree()
+
+    def end_tree(self) -> list[int]:
+        """SIGKILL to all, until nothing is left. Pids that outlasted even that."""
         deadline = time.monotonic() + _KILL_SECONDS
         pause = 0.001
         while not self.gone() and time.monotonic() < deadline:
             for process in self.tree():
-                _kill(process, signal.SIGKILL)
+                kill(process, signal.SIGKILL)
             self._kill_group()
             time.sleep(pause)  # then look again: something may have forked while it was being killed
             pause = min(2 * pause, 0.05)
@@ -122,13 +172,13 @@ class Guard:
         pass over /proc proves nothing, as parents may end, and their children move, while it goes on.
         """
         self.reap()
-        return self.childless if _LINUX else self.code is not None
+        return self.childless if LINUX else self.code is not None
 
     def tree(self) -> list[Process]:
         """The processes below us that still run, as one look shows them."""
-        if not _LINUX:
+        if not LINUX:
             return [(self.leader, "")] if self.code is None else []
-        return _descendants(os.getpid())
+        return descendants(os.getpid())
 
     def _wait(self, seconds: float, *, until_leader_only: bool = False) -> None:
         """Wait until nothing is left (or, if asked, until the leader has gone), at most ``seconds``.
@@ -145,71 +195,11 @@ class Guard:
 
     def _kill_group(self) -> None:
         # Where the tree is known, killing it is enough, and the group's number may already belong to others.
-        if not _LINUX:
+        if not LINUX:
             try:
                 os.killpg(self.leader, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 return
-
-
-def _descendants(root: int) -> list[Process]:
-    """All processes below ``root`` except zombies, by one pass over /proc."""
-    children: dict[int, list[tuple[int, str, str]]] = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - this is polled, and paths cost
-        if entry.isdigit() and (fields := _stat(int(entry))) is not None:
-            state, parent, started = fields
-            children.setdefault(parent, []).append((int(entry), state, started))
-    found: list[Process] = []
-    queue = [root]
-    while queue:
-        for pid, state, started in children.get(queue.pop(), ()):
-            queue.append(pid)
-            if state not in "ZX":
-                found.append((pid, started))
-    return found
-
-
-def _stat(pid: int) -> tuple[str, int, str] | None:
-    """State, parent and start time of ``pid``; None if it has gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
-            # The name, second field, may hold anything, spaces and parentheses too.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return fields[0].decode(), int(fields[1]), fields[19].decode()
-
-
-def _kill(process: Process, number: int) -> None:
-    """Signal ``process`` unless its pid has meanwhile gone to another."""
-    pid, started = process
-    if not started:
-        _send(pid, number)
-        return
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:  # gone, or a kernel before 5.3
-        handle = -1
-    try:
-        now = _stat(pid)
-        if now is None or now[2] != started:
-            return
-        if handle >= 0:
-            signal.pidfd_send_signal(handle, number)
-        else:
-            os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-    finally:
-        if handle >= 0:
-            os.close(handle)
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _say(event: str, **fields: Any) -> None:
@@ -255,6 +245,7 @@ def main() -> int:
     try:
         guard.start()
     except OSError as error:
+        guard.finish([])
         _say("failed", error=str(error))
         return 1
     _say("started", pid=guard.leader)
@@ -263,19 +254,17 @@ def main() -> int:
         if guard.reap():
             _say("exited", code=guard.code)
         if commands.ended or ended or os.getppid() != job["owner"]:
-            guard.stop(job["grace"])
+            guard.finish(guard.stop(job["grace"]))
             return 0
         for command in received:
+            if command.get("do") == "note":
+                guard.record()
             if command.get("do") == "stop":
                 left = guard.stop(command["grace"])
                 _say("exited", code=guard.code)
-                _say("stopped", left=left)
+                _say("stopped", left=left, code=guard.finish(left))
                 return 0
         ready, _, _ = select.select([0, wake], [], [], _OWNER_CHECK_SECONDS)
         received = commands.lines() if 0 in ready else []
         if wake in ready:
             os.read(wake, 1 << 10)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

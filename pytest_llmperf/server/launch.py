@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
+from urllib.parse import urlsplit
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
 from pytest_llmperf.control.probe import choose_model, list_models
-from pytest_llmperf.control.target import connect
+from pytest_llmperf.control.target import base_url, connect, request_headers
 from pytest_llmperf.engines import Engine, engine_of
 from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, ServerStartError
 from pytest_llmperf.identity import Fact, Identity
-from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.plan import Launcher, ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
-from pytest_llmperf.server.caches import cache_folders, cold
+from pytest_llmperf.server.caches import cold
+from pytest_llmperf.server.command import start_command
+from pytest_llmperf.server.container import start_container
 from pytest_llmperf.server.ports import HOST, free_port, require_free
-from pytest_llmperf.server.process import ServerProcess
+from pytest_llmperf.server.process import start_process
 from pytest_llmperf.server.provision import Provisioned, provision
 from pytest_llmperf.server.readiness import Progress, await_answer, await_ready, require_own, start_error
+from pytest_llmperf.server.started import Order, StartedServer
 
 __all__ = ["Launch", "launch"]
 
+_LAUNCHERS: Final[dict[Launcher, Callable[[Order], StartedServer]]] = {
+    "process": start_process,
+    "command": start_command,
+    "container": start_container,
+}
 _ATTEMPTS: Final = 3
 _STOP_GRACE: Final = 30.0
 _STOP_GRACE_CPU: Final = 10.0
@@ -49,7 +57,7 @@ class Launch:
     pid: int | None = None
     """The server's own process; its tree hangs below it."""
     start: StartUp = field(default_factory=StartUp)
-    _process: ServerProcess | None = field(default=None, repr=False)
+    _process: StartedServer | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +71,19 @@ class Launch:
     def exit_code(self) -> int | None:
         """Of the server's process, as subprocess counts; None while it runs and for a targeted server."""
         return None if self._process is None else self._process.exit_code
+
+    def metrics_urls(self) -> tuple[str, ...]:
+        """Where to read the server's own metrics: as configured, else where its engine has them; may be none."""
+        if self.spec.metrics_urls:
+            return self.spec.filled(self.spec.metrics_urls, self.endpoint.port)
+        where = self.engine.metrics_url
+        if where is None or self.endpoint.socket is not None:
+            return ()
+        if where.startswith(":"):  # another port of the same host
+            parts = urlsplit(self.endpoint.base_url)
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+            return (f"{parts.scheme}://{host}{where}",)
+        return (self.endpoint.base_url + where,)
 
     def check_alive(self) -> None:
         """Raise ServerDiedError where the server was started here and has ended."""
@@ -79,13 +100,14 @@ class Launch:
     def stop(self) -> None:
         """End the server and everything that came of it, if it was started here. May be called twice.
 
-        Raises InfraError where a process outlasts SIGKILL: it may still hold a GPU.
+        Raises InfraError where a process outlasts SIGKILL, or ``stop`` of the configuration fails: something may still
+        hold a GPU.
         """
         if self._process is None:
             return
         left = self._process.stop(_STOP_GRACE_CPU if self.engine.cpu else _STOP_GRACE)
         if left:
-            raise InfraError(f"processes of {self.spec.name} could not be ended: {', '.join(map(str, left))}")
+            raise InfraError(f"{self.spec.name} could not be ended: {', '.join(left)}; see pytest-llmperf doctor reap")
 
 
 def launch(
@@ -132,19 +154,18 @@ def _start(
     environment: Mapping[str, Fact],
 ) -> Launch:
     """One attempt. Whatever goes wrong, nothing of it is left running."""
-    engine = engine_of(spec)
-    assert engine.command is not None  # else it was not provisioned
-    command = engine.command(spec, port, given.model)
-    if given.program:
-        command[:1] = given.program
+    order = Order(spec, engine_of(spec), given, port, log_path)
+    engine, by_command = order.engine, spec.launched_by == "command"
     needs_compiling = cold(spec)
+    base, host, seen_port, tls = f"http://{HOST}:{port}", HOST, port, False
+    if by_command:
+        base, host, seen_port, tls = base_url(spec.filled((spec.ready_url or "",), port)[0])
+    headers = request_headers(spec) if by_command else {}
     begun = time.monotonic()
-    # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
-    process = ServerProcess.start(command, env, log_path)
+    process = _LAUNCHERS[spec.launched_by](order)
     try:
-        endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
-        with open_client(endpoint, timeout=min(60.0, spec.startup_timeout)) as client:
+        endpoint = Endpoint(base, host, seen_port, tls, "", engine.name, headers)
+        with open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout)) as client:
             await_ready(
                 process,
                 client,
@@ -154,8 +175,9 @@ def _start(
                 on_progress=on_progress or _no_progress,
             )
             models = list_models(client)
-            name = choose_model(endpoint.base_url, models, None)
-            endpoint = Endpoint(endpoint.base_url, HOST, port, False, name, engine.name)
+            several = by_command and len(models["data"]) != 1
+            name = choose_model(base, models, spec.model if several else None)
+            endpoint = Endpoint(base, host, seen_port, tls, name, engine.name, headers)
             answer = await_answer(process, client, endpoint)
             time_to_ready = time.monotonic() - begun
             require_own(process, port)
@@ -168,6 +190,7 @@ def _start(
                 model_file=Path(given.model) if Path(given.model).is_file() else None,
                 fingerprint=answer.system_fingerprint,
                 version=given.version,
+                image=given.image or None,
                 environment=environment,
             )
     except ServerStartError:

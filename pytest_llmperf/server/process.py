@@ -8,8 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,13 +16,18 @@ import psutil
 
 from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
 from pytest_llmperf.errors import InfraError, ServerStartError
+from pytest_llmperf.server.leases import Lease, new_lease
+from pytest_llmperf.server.started import Order
+from pytest_llmperf.server.sweep import ENDED_SECONDS, LAUNCH_VARIABLE, run_ended, sweep
+from pytest_llmperf.server.tree import started
 
-__all__ = ["LAUNCH_VARIABLE", "ServerProcess", "redact"]
+__all__ = ["PACKAGES", "ServerProcess", "start_process"]
 
-LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
-"""Set in the server's environment to a name of this launch; every process that comes of it inherits it."""
-
-_GUARD: Final = Path(__file__).with_name("guard.py")
+PACKAGES: Final = Path(__file__).absolute().parents[2]
+"""The folder that a Python which stands alone finds us in."""
+_GUARD: Final = (
+    "import sys; sys.path.append(sys.argv[1]); from pytest_llmperf.server.guard import main; sys.exit(main())"
+)
 _ORPHAN_GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL when pytest itself has gone."""
 _GUARD_SECONDS: Final = 15.0
@@ -33,31 +36,60 @@ _TAIL_BYTES: Final = 65536
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
+def start_process(order: Order) -> ServerProcess:
+    """Start the engine as a process of this machine."""
+    spec, command = order.spec, order.engine_command()
+    lease = new_lease(command, server=spec.name, report=order.log_path.parent)
+    return ServerProcess.start(command, order.environment(), order.log_path, lease=lease)
+
+
 class ServerProcess:
     """One started server. Not to be shared between threads, except ``poll``."""
 
-    def __init__(self, guard: subprocess.Popen[bytes], command: Sequence[str], env: Mapping[str, str], log: Path):
-        self._guard, self.log_path, self._name = guard, log, env[LAUNCH_VARIABLE]
-        self._secrets = secrets(command, env)
+    def __init__(
+        self,
+        guard: subprocess.Popen[bytes],
+        env: Mapping[str, str],
+        log: Path,
+        lease: Lease,
+        hidden: frozenset[str],
+        find_pid: Callable[[int], int | None] | None,
+    ):
+        self._guard, self._env, self.log_path, self._lease, self._secrets = guard, env, log, lease, hidden
+        self._find_pid = find_pid
         self._changed = threading.Condition()
         self._pid: int | None = None
         self._exit_code: int | None = None
         self._failure: str | None = None
-        self._stopped = self._silent = False
-        self._left: tuple[int, ...] = ()
+        self._stopped = self._silent = self._swept = False
+        self._left: tuple[str, ...] = ()
         self._known: set[psutil.Process] = set()
-        self.command: tuple[str, ...] = redact(command)
+        self.command: tuple[str, ...] = lease.command
         """What was started, with secrets replaced."""
         self._reader = threading.Thread(target=self._listen, name="llmperf-guard", daemon=True)
         self._reader.start()
 
     @classmethod
-    def start(cls, command: Sequence[str], env: Mapping[str, str], log_path: Path, *, cwd: Path | None = None) -> Self:
+    def start(
+        cls,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log_path: Path,
+        *,
+        lease: Lease | None = None,
+        cwd: Path | None = None,
+        hidden: frozenset[str] = frozenset(),
+        find_pid: Callable[[int], int | None] | None = None,
+    ) -> Self:
         """Start ``command`` with exactly ``env`` (plus ``LAUNCH_VARIABLE``), its output appended to ``log_path``.
 
-        Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
+        ``lease`` says what it is called, and what to run at its end for what it does not hold itself; ``hidden`` are
+        secrets to keep out of the log besides those of ``command`` and ``env``. ``find_pid``
+        leads from the pid of ``command`` to that of the server, where these are not the same; None where the server is
+        not of this machine. Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
         """
-        env = {**env, LAUNCH_VARIABLE: uuid.uuid4().hex}
+        lease = lease or new_lease(command)
+        env = {**env, LAUNCH_VARIABLE: lease.launch}
         job = {
             "argv": list(command),
             "env": env,
@@ -65,20 +97,24 @@ class ServerProcess:
             "log": str(log_path.absolute()),
             "owner": os.getpid(),
             "grace": _ORPHAN_GRACE,
+            "ended": lease.ended,
+            "patience": ENDED_SECONDS,
+            "lease": str(lease.path),
+            "facts": lease.model_dump(mode="json", exclude={"guard", "leader", "processes"}),
         }
         try:
             with log_path.open("ab") as log:
                 guard = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_GUARD)],
+                    [sys.executable, "-I", "-S", "-c", _GUARD, str(PACKAGES)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
                     start_new_session=True,  # Ctrl-C at the terminal is for pytest, which then stops us in order
                 )
-            process = cls(guard, command, env, log_path)
+            process = cls(guard, env, log_path, lease, hidden | secrets(command, env), find_pid)
             process._tell(job)
         except OSError as error:
-            raise InfraError(f"can't start the guard of {redact(command)[0]}: {error}") from error
+            raise InfraError(f"can't start the guard of {lease.command[0]}: {error}") from error
         try:
             process._wait_for(lambda: process._pid is not None or process._failure is not None, _GUARD_SECONDS)
         except BaseException:  # Ctrl-C
@@ -96,10 +132,10 @@ class ServerProcess:
         return process
 
     @property
-    def pid(self) -> int:
-        """Process id of the server itself (the leader of its tree)."""
+    def pid(self) -> int | None:
+        """Process id of the server itself (the leader of its tree); None where it is not of this machine."""
         assert self._pid is not None
-        return self._pid
+        return self._pid if self._find_pid is None else self._find_pid(self._pid)
 
     @property
     def exit_code(self) -> int | None:
@@ -117,6 +153,7 @@ class ServerProcess:
 
     def remember(self) -> None:
         """Note which processes make up the tree now: what is ended, should the guard itself be killed."""
+        self._tell({"do": "note"})
         try:
             tree = psutil.Process(self._guard.pid).children(recursive=True)
         except psutil.Error:
@@ -124,8 +161,10 @@ class ServerProcess:
         self._known.update(tree)
 
     def listens(self, port: int) -> bool | None:
-        """Whether a process of the tree listens on TCP ``port``; None where the system doesn't tell."""
+        """Whether a process of the tree listens on TCP ``port``; None where that can't be told."""
         self.remember()
+        if self._find_pid is not None:
+            return None
         for process in list(self._known):
             try:
                 connections = process.net_connections("tcp")
@@ -151,15 +190,17 @@ class ServerProcess:
         shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in _ANSI.sub("", text).split("\n"))
         return tuple([line for line in shown if line][-lines:])
 
-    def stop(self, grace: float = 30.0) -> tuple[int, ...]:
+    def stop(self, grace: float = 30.0) -> tuple[str, ...]:
         """End the server and all that came of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice.
 
-        Returns the pids that even SIGKILL did not end (stuck in the kernel): normally none.
+        Returns what could not be ended, normally nothing: pids that outlasted SIGKILL (stuck in the kernel), the
+        command that ends the server elsewhere and has failed.
         """
         if not self._stopped:
             self.remember()
             self._tell({"do": "stop", "grace": grace})
-            if not self._wait_for(lambda: self._stopped, grace + _GUARD_SECONDS):
+            patience = ENDED_SECONDS if self._lease.ended else 0.0
+            if not self._wait_for(lambda: self._stopped, grace + patience + _GUARD_SECONDS):
                 self._guard.kill()
                 self._sweep()
             self._stopped = True
@@ -202,7 +243,8 @@ class ServerProcess:
                     case "exited":
                         self._exit_code = message["code"]
                     case "stopped":
-                        self._left = tuple(message["left"])
+                        failed = None if not message["code"] else f"exit status {message['code']}"
+                        self._left = self._remaining(message["left"], failed)
                         self._stopped = True
                 self._changed.notify_all()
         with self._changed:
@@ -216,26 +258,21 @@ class ServerProcess:
             return condition()
 
     def _sweep(self) -> None:
-        """The guard is gone: end what we remember of the tree and whatever carries this launch's name."""
-        deadline = time.monotonic() + _GUARD_SECONDS
-        while (left := self._survivors()) and time.monotonic() < deadline:
-            for process in left:
-                try:
-                    process.kill()  # psutil compares the start time first: never a stranger with the same pid
-                except psutil.Error:
-                    continue
-            psutil.wait_procs(left, timeout=0.05)
-        self._left = tuple(process.pid for process in left)
+        """The guard is gone: end what we remember of the tree and whatever carries this launch's name, once."""
+        if self._swept:
+            return
+        known = [(process.pid, started(process.pid)) for process in self._known if process.is_running()]
+        left = sweep(self._lease.launch, known)
+        ended, failed = self._lease.ended, None
+        if ended:
+            failed = run_ended(ended, self._env, self._lease.cwd, str(self.log_path))
+        self._left, self._swept = self._remaining(left, failed), True
+        if not self._left:
+            self._lease.path.unlink(missing_ok=True)
 
-    def _survivors(self) -> list[psutil.Process]:
-        found = {process for process in self._known if _runs(process)}
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(LAUNCH_VARIABLE) == self._name and _runs(process):
-                    found.add(process)
-            except (psutil.Error, OSError):  # another user's, or gone
-                continue
-        return [process for process in found if process.pid != self._guard.pid]
+    def _remaining(self, pids: Sequence[int], failed: str | None) -> tuple[str, ...]:
+        command = (f"{' '.join(redact(self._lease.ended))} ({failed})",) if failed else ()
+        return (*(f"pid {pid}" for pid in pids), *command)
 
     def _close(self) -> None:
         for pipe in (self._guard.stdin, self._guard.stdout):
@@ -251,10 +288,3 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -11,6 +12,7 @@ from pytest_llmperf.engines import Engine, engine_of, launchable
 from pytest_llmperf.engines.engine import check_parameters
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.dock import pull
 from pytest_llmperf.server.environments import installed_version, made_environment
 
 __all__ = ["Provisioned", "provision"]
@@ -27,6 +29,11 @@ class Provisioned:
     """Stands in place of the first word of the engine's command; empty: the engine's own is right."""
     version: str | None = None
     """Of the engine as it is installed; None where only the running server can tell."""
+    image: str = ""
+    """Name and digest of the image that a container is made of."""
+    image_id: str = ""
+    entrypoint: tuple[str, ...] = ()
+    """Of the image."""
 
 
 def provision(spec: ServerSpec) -> Provisioned:
@@ -39,14 +46,18 @@ def provision(spec: ServerSpec) -> Provisioned:
         return Provisioned()
     engine = engine_of(spec)
     where = f"servers.{spec.name}"
+    if spec.launched_by == "command":
+        require_program(spec.start[0], where)
+        if not spec.uses_engine_command:
+            return Provisioned(spec.model or "")
     if engine.command is None:
         problem = f"{engine.title} can't be launched by this version (it can launch: {', '.join(launchable())})"
         raise ConfigError(where, "engine", f"{problem}; start it yourself and give its url")
-    if spec.image or spec.image_template:
-        key = "image" if spec.image else "image_template"
-        raise ConfigError(where, key, "containers are not yet launchable by this version; use version or executable")
     check_parameters(engine, spec)
     model = engine.find_model(spec)
+    if spec.launched_by == "container":
+        image = pull(spec.image_name or "", where)
+        return Provisioned(_on_host(model), (), None, image.name, image.id, image.entrypoint)
     if spec.program is not None:
         return _executable(spec, engine, model, Path(spec.program).expanduser(), where)
     if spec.version is None:
@@ -55,6 +66,12 @@ def provision(spec: ServerSpec) -> Provisioned:
         raise ConfigError(where, "version", f"{engine.title} is on no package index; give executable = '…{{version}}…'")
     folder = made_environment(engine.distribution, spec.version, where)
     return Provisioned(model, (str(folder / "bin" / engine.program),), spec.version)
+
+
+def require_program(word: str, where: str) -> None:
+    """Raise ConfigError where the first word of ``start`` is no program that is found here."""
+    if "{" not in word and shutil.which(word) is None:
+        raise ConfigError(where, "start", f"{word!r} is no program (looked on the PATH)")
 
 
 def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where: str) -> Provisioned:
@@ -70,3 +87,9 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
             problem = f"{spec.version!r} was asked for, but {path} has {engine.distribution} {version}"
             raise ConfigError(where, "version", problem)
     return Provisioned(model, (str(path.absolute()),), version)
+
+
+def _on_host(model: str) -> str:
+    """``model`` as an absolute path where it is one of this machine, which the container gets; else as it is."""
+    path = Path(model).expanduser()
+    return str(path.absolute()) if model and path.exists() else model

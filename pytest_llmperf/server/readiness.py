@@ -10,7 +10,7 @@ from pytest_llmperf.control.client import Client
 from pytest_llmperf.control.probe import Answer, ask, healthy
 from pytest_llmperf.errors import InfraError, ServerStartError, TargetError
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.server.process import ServerProcess
+from pytest_llmperf.server.started import StartedServer
 
 __all__ = ["Progress", "await_answer", "await_ready", "require_own", "start_error"]
 
@@ -24,7 +24,7 @@ _STRANGER_SECONDS: Final = 5.0
 
 
 def await_ready(
-    process: ServerProcess, client: Client, path: str, *, begun: float, timeout: float, on_progress: Progress
+    process: StartedServer, client: Client, path: str, *, begun: float, timeout: float, on_progress: Progress
 ) -> None:
     """Return when ``path`` answers 200. ``begun`` is ``time.monotonic()`` of the start, ``timeout`` counts from it.
 
@@ -42,13 +42,14 @@ def await_ready(
             raise start_error(process, f"the server was not ready after {timeout:g} s (startup_timeout)")
         if elapsed - told >= _PROGRESS_SECONDS:
             told = elapsed
+            process.remember()
             on_progress(elapsed, next(iter(process.log_tail(1)), ""))
         time.sleep(pause)
         # Time to ready is a metric: look often at first, and later in proportion to what has passed.
         pause = min(max(_FIRST_POLL, elapsed / 50), _LAST_POLL)
 
 
-def await_answer(process: ServerProcess, client: Client, endpoint: Endpoint) -> Answer:
+def await_answer(process: StartedServer, client: Client, endpoint: Endpoint) -> Answer:
     """Have the server generate one token. Raises ServerStartError where it can't."""
     try:
         return ask(client, endpoint, "completions", "Hello", {})
@@ -58,7 +59,7 @@ def await_answer(process: ServerProcess, client: Client, endpoint: Endpoint) -> 
         raise start_error(process, f"the server is up but does not answer: {error}") from error
 
 
-def require_own(process: ServerProcess, port: int) -> None:
+def require_own(process: StartedServer, port: int) -> None:
     """Raise where not our process but a stranger answers on ``port``, taken between choosing it and listening on it.
 
     ServerStartError once our process has ended over it, InfraError if it carries on nevertheless.
@@ -73,7 +74,7 @@ def require_own(process: ServerProcess, port: int) -> None:
     raise start_error(process, "the server ended before it was ready")
 
 
-def start_error(process: ServerProcess, what: str) -> ServerStartError:
+def start_error(process: StartedServer, what: str) -> ServerStartError:
     """A ServerStartError with the evidence of ``process``."""
     return ServerStartError(
         what,

@@ -59,7 +59,7 @@ def changed(spec: ServerSpec, changes: Mapping[str, Any], where: str) -> ServerS
         update |= dict.fromkeys(_BUILD)
     for key in ("image", "executable"):
         if key in changes:
-            update |= dict.fromkeys(_BUILD)
+            update |= dict.fromkeys((*_BUILD, "launcher"))
             if "{version}" in str(changes[key]):
                 update["version"] = spec.version
     for key, value in changes.items():

@@ -73,14 +73,33 @@ def check_speaks(spec: ServerSpec, workload: Workload) -> None:
 def require_launchable(spec: ServerSpec, where: str) -> None:
     """Raise ConfigError where ``spec`` is neither a running server nor one that this version can start."""
     from pytest_llmperf.engines import ENGINES, launchable
+    from pytest_llmperf.engines.engine import SETTABLE
+    from pytest_llmperf.engines.redact import redact
 
-    if spec.url is None and spec.engine not in launchable():
+    prefix = f"servers.{spec.name}"
+    if spec.url is not None:
+        return
+    for key in ("start", "logs", "stop"):
+        words = getattr(spec, key)
+        if redact(words) != words:
+            problem = "holds a secret, which would be shown and stored; let the command read it from a variable"
+            raise ConfigError(where, f"{prefix}.{key}", problem)
+    if spec.launched_by == "command" and not spec.uses_engine_command:
+        for key in ("version", *SETTABLE):
+            if getattr(spec, key) is not None and not spec.passes(key):
+                problem = f"does not reach the server: write {{{key}}} into start, or {{command}} for all of them"
+                raise ConfigError(where, f"{prefix}.{key}", problem)
+        if spec.extra_args:
+            problem = "do not reach the server: write {command} into start, or the arguments themselves"
+            raise ConfigError(where, f"{prefix}.extra_args", problem)
+        return
+    if spec.engine not in launchable():
         problem = f"{ENGINES[spec.engine].title} cannot be launched by this version: start it yourself and give its url"
-        raise ConfigError(where, f"servers.{spec.name}.engine", problem)
-    for key in ("image", "image_template") if spec.url is None else ():
-        if getattr(spec, key) is not None:
-            problem = "containers are not yet launchable by this version; use version or executable"
-            raise ConfigError(where, f"servers.{spec.name}.{key}", problem)
+        raise ConfigError(where, f"{prefix}.engine", problem)
+    if spec.launched_by == "container" and spec.engine in BUILT_IN_SERVERS:
+        key = "image" if spec.image else "image_template"
+        problem = f"{ENGINES[spec.engine].title} is part of this package and in no image; name the engine of the image"
+        raise ConfigError(where, f"{prefix}.{key}", problem)
 
 
 def _require_units(table: Mapping[str, Any], where: str, prefix: str) -> None:

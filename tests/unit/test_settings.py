@@ -143,8 +143,8 @@ def test_a_url_of_the_command_line_takes_the_gpus_along_only_on_this_machine(tmp
         server_named(None, found, Overrides(server="s", url="http://far:1", assignments=("gpus=[2]",)))
 
 
-def test_containers_are_read_and_not_yet_launched(tmp_path: Path) -> None:
+def test_the_engine_of_this_package_is_in_no_image(tmp_path: Path) -> None:
     text = "[servers.s]\nengine = 'embedded'\nversion = '1'\nimage_template = 'a:{version}'\n"
     found = settings(tmp_path, text)
-    with pytest.raises(ConfigError, match=r"servers\.s\.image_template: containers are not yet launchable"):
+    with pytest.raises(ConfigError, match=r"servers\.s\.image_template: the embedded engine is part of this package"):
         server_named("s", found, Overrides())

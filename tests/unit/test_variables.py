@@ -222,7 +222,7 @@ def test_two_urls_are_two_running_servers_with_the_settings_of_the_one() -> None
         ("engine=vlm", {}, "--llmperf-ab: engine: unknown engine 'vlm'; did you mean 'vllm'?"),
         ("engine=sglang", {}, "SGLang cannot be launched by this version"),
         ("engine=vllm", {"threads": 1}, "threads: vLLM has no such parameter"),
-        ("image=vllm/vllm:v1", {"engine": "vllm"}, "image: containers are not yet launchable by this version"),
+        ("image=vllm/vllm:v1", {}, "image: the embedded engine is part of this package and in no image"),
         ("executable=/o/{version}/py", {}, "executable = '/o/{version}/py' needs version"),
         ("max_num_seqs=8", {"url": "http://h:1"}, "cannot be changed from here; compare two of them with url=A,B"),
         ("variant=wid", {}, "--llmperf-ab: variant: no variant 'wid'; did you mean 'wide'?"),
@@ -270,7 +270,8 @@ def test_a_gate_against_a_version_has_the_configured_one_as_candidate() -> None:
         ({"version": "1", "executable": "/o/{version}/py"}, None),
         ({"url": "http://h:1"}, "the server runs already (url)"),
         ({"engine": "sglang"}, "SGLang cannot be launched by this version"),
-        ({"engine": "vllm", "image": "x"}, "containers are not yet launchable"),
+        ({"start": ["run"], "ready_url": "http://h:1"}, "start is the same for every version; write {version} into it"),
+        ({"version": "1", "start": ["run", "{version}"], "ready_url": "http://h:1"}, None),
         ({"executable": "/o/py"}, "executable = '/o/py' is one build; write {version} into its path"),
     ],
 )

@@ -31,7 +31,7 @@ class Process:
 
     exit_code = None
 
-    def __init__(self, interruptions: list[BaseException], left: tuple[int, ...]) -> None:
+    def __init__(self, interruptions: list[BaseException], left: tuple[str, ...]) -> None:
         self.interruptions, self.left, self.stopped = interruptions, left, 0
 
     def stop(self, grace: float) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ Start = Callable[..., tuple[Rig, Process]]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Start:
-    def made(*interruptions: BaseException, left: tuple[int, ...] = ()) -> tuple[Rig, Process]:
+    def made(*interruptions: BaseException, left: tuple[str, ...] = ()) -> tuple[Rig, Process]:
         process = Process(list(interruptions), left)
         endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "embedded")
         live = Launch(
@@ -87,8 +87,8 @@ def test_the_next_launch_waits_for_the_end_of_the_last(start: Start) -> None:
 
 
 def test_what_even_sigkill_does_not_end_is_said_once(start: Start) -> None:
-    rig, process = start(left=(7,))
-    with pytest.raises(InfraError, match="processes of s could not be ended: 7"):
+    rig, process = start(left=("pid 7",))
+    with pytest.raises(InfraError, match="s could not be ended: pid 7; see pytest-llmperf doctor reap"):
         rig.stop()
     rig.stop()
     assert process.stopped == 1

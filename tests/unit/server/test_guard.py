@@ -16,39 +16,10 @@ import psutil
 import pytest
 
 from pytest_llmperf.errors import ServerStartError
-from pytest_llmperf.server.process import LAUNCH_VARIABLE, ServerProcess
+from pytest_llmperf.server.process import ServerProcess
+from pytest_llmperf.server.sweep import LAUNCH_VARIABLE
 
-# A server as bad as they come: leader and helpers ignore SIGTERM; there is a child, a grandchild in a session of its
-# own whose parent has ended (a daemon), and one that forgot its environment as well.
-WICKED = """
-import os, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-out = sys.argv[1]
-def note(name):
-    with open(os.path.join(out, name), "w") as file:
-        file.write(str(os.getpid()))
-def sleep():
-    while True:
-        time.sleep(60)
-if os.fork() == 0:
-    note("child"); sleep()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        note("daemon"); sleep()
-    os._exit(0)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        code = "import os, sys, time, signal; signal.signal(15, signal.SIG_IGN);"
-        code += "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(999)"
-        os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code, os.path.join(out, "bare")], {})
-    os._exit(0)
-note("leader")
-print("up", flush=True)
-sleep()
-"""
+WICKED = Path(__file__).parents[2] / "wicked.py"
 ROLES = {"leader", "child", "daemon", "bare"}
 
 
@@ -96,8 +67,13 @@ def await_none(found: dict[str, psutil.Process]) -> None:
     wait_until(lambda: not any(map(running, found.values())), "all processes are gone")
 
 
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 def start(pids: Path, tmp_path: Path) -> ServerProcess:
-    return ServerProcess.start([sys.executable, "-c", WICKED, str(pids)], dict(os.environ), tmp_path / "server.log")
+    return ServerProcess.start([sys.executable, str(WICKED), str(pids)], dict(os.environ), tmp_path / "server.log")
 
 
 def test_stop_ends_children_daemons_and_those_that_ignore_sigterm(pids: Path, tmp_path: Path) -> None:
@@ -159,7 +135,7 @@ def test_nothing_outlives_pytest_however_it_ends(pids: Path, tmp_path: Path, end
         if end == "os._exit": os._exit(3)
         time.sleep(60)
     """)
-    argument = json.dumps([[sys.executable, "-c", WICKED, str(pids)], str(tmp_path / "log"), end])
+    argument = json.dumps([[sys.executable, str(WICKED), str(pids)], str(tmp_path / "log"), end])
     owner = subprocess.Popen(
         [sys.executable, "-c", owner_code, argument], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -194,7 +170,7 @@ def test_input_held_open_by_another_process_does_not_save_the_server(pids: Path,
         time.sleep(20)
     """)
     note = tmp_path / "child"
-    argument = json.dumps([[sys.executable, "-c", WICKED, str(pids)], str(tmp_path / "log"), str(note)])
+    argument = json.dumps([[sys.executable, str(WICKED), str(pids)], str(tmp_path / "log"), str(note)])
     owner = subprocess.Popen([sys.executable, "-c", owner_code, argument])
     found = await_all(pids)
     wait_until(note.exists, "the child has forked")

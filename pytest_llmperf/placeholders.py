@@ -1,0 +1,47 @@
+"""``{name}`` in the words of a command: what may stand there, and the command with the values in their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+__all__ = ["COMMAND", "filled", "placeholders", "require_filled"]
+
+COMMAND: Final = "{command}"
+"""A word of its own, for several: the whole command line of the engine."""
+_PLACED: Final = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+"""``${name}`` is the shell's, and other braces are the command's own."""
+
+
+def placeholders(word: str) -> list[str]:
+    """The names in ``word``."""
+    return _PLACED.findall(word)
+
+
+def require_filled(key: str, word: str, values: Mapping[str, object], also: Collection[str] = ()) -> None:
+    """Raise ValueError where ``word`` of the field ``key`` names what is not in ``values`` or ``also``, or is None."""
+    for name in placeholders(word):
+        if name in also:
+            continue
+        if name not in values:
+            known = (*values, *also)
+            close = get_close_matches(name, known, n=1, cutoff=0.6)
+            near = f"did you mean {{{close[0]}}}?" if close else f"known: {', '.join(f'{{{each}}}' for each in known)}"
+            raise ValueError(f"{key} holds {{{name}}}, which stands for nothing; {near}")
+        if values[name] is None:
+            raise ValueError(f"{key} holds {{{name}}}, and {name} is not set")
+
+
+def filled(words: Sequence[str], values: Mapping[str, object], command: Sequence[str] = ()) -> tuple[str, ...]:
+    """``words`` with every placeholder filled from ``values``, and ``COMMAND`` by all words of ``command``."""
+
+    def value(match: re.Match[str]) -> str:
+        found = values[match[1]]
+        return str(found).lower() if isinstance(found, bool) else str(found)
+
+    found: list[str] = []
+    for word in words:
+        found += command if word == COMMAND else [_PLACED.sub(value, word)]
+    return tuple(found)

@@ -1,0 +1,41 @@
+"""Servers that a command of the user's starts: on Kubernetes, through Slurm, over several nodes, behind a router."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+from pytest_llmperf.server.leases import new_lease
+from pytest_llmperf.server.process import PACKAGES, ServerProcess
+from pytest_llmperf.server.started import Order
+
+__all__ = ["start_command"]
+
+_ATTENDANT: Final = (
+    "import sys; root = sys.argv.pop(1); sys.path.append(root); "
+    "from pytest_llmperf.server.attendant import main; sys.exit(main())"
+)
+
+
+def start_command(order: Order) -> ServerProcess:
+    """Run ``start`` as the server, or as what leaves it running elsewhere; ``stop`` runs at its end in any case."""
+    spec = order.spec
+    engine_command = order.engine_command() if spec.uses_engine_command else ()
+    start = spec.filled(spec.start, order.port, engine_command)
+    job = {"start": start, "logs": spec.filled(spec.logs, order.port), "detached": spec.detached}
+    lease = new_lease(
+        start,
+        server=spec.name,
+        launcher="command",
+        report=order.log_path.parent,
+        ended=spec.filled(spec.stop, order.port),
+        env=spec.env,
+    )
+    argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]
+    find_pid = _elsewhere if spec.elsewhere else None
+    return ServerProcess.start(argv, order.environment(), order.log_path, lease=lease, find_pid=find_pid)
+
+
+def _elsewhere(_pid: int) -> None:
+    """The process that we started is not the server."""

@@ -1,0 +1,191 @@
+"""What this user's launches on this machine hold, in one file each, so that what none can end any more is found.
+
+``$XDG_STATE_HOME/pytest-llmperf/leases/LAUNCH.json`` (``~/.local/state`` where that is not set). The guard of a launch
+writes it before it starts anything and removes it when nothing is left; it stays where guard and pytest were killed
+together, or where something could not be ended.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pytest_llmperf.engines.redact import redact, secret_name
+from pytest_llmperf.errors import InfraError
+from pytest_llmperf.server.sweep import run_ended, survivors, sweep
+from pytest_llmperf.server.tree import Process, runs, started
+
+__all__ = ["Found", "Lease", "Standing", "end", "lease_folder", "leases", "new_lease"]
+
+Launcher = Literal["process", "command", "container"]
+Standing = Literal["held", "ending", "stale", "elsewhere", "unreadable"]
+"""``held``: its pytest runs. ``ending``: its pytest has gone, its guard has not yet. ``stale``: both have gone.
+``elsewhere``: of another machine, container or user, and not ours to judge."""
+
+_GRACE: float = 3.0
+
+
+@final
+class Lease(BaseModel):
+    """One launch: whose it is, what belongs to it, what ends it. No secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    launch: str
+    server: str
+    launcher: Launcher
+    host: str
+    boot: str
+    """Of the machine: start times count from it. Empty where it isn't told."""
+    namespace: str
+    """Of the pids: a container counts its own."""
+    user: int
+    owner: Process
+    """The pytest that launched it."""
+    guard: Process | None = None
+    leader: Process | None = None
+    processes: tuple[Process, ...] = ()
+    """All that were below the guard when it last looked."""
+    container: str | None = None
+    command: tuple[str, ...] = ()
+    """What was started, secrets replaced."""
+    ended: tuple[str, ...] = ()
+    """Ends what runs elsewhere: a container, a job of a cluster."""
+    env: dict[str, str] = {}
+    """What ``ended`` needs besides the environment of the day, secrets left out."""
+    cwd: str
+    since: str
+    report: str = ""
+
+    @property
+    def path(self) -> Path:
+        return lease_folder() / f"{self.launch}.json"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A lease file and how it stands."""
+
+    path: Path
+    standing: Standing
+    lease: Lease | None = None
+    processes: tuple[Process, ...] = ()
+    """What still runs of it, looked for where it is stale."""
+
+
+def lease_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "pytest-llmperf" / "leases"
+
+
+def new_lease(
+    command: Sequence[str],
+    *,
+    server: str = "server",
+    launcher: Launcher = "process",
+    report: Path | None = None,
+    container: str | None = None,
+    ended: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    launch: str | None = None,
+) -> Lease:
+    """The lease of a launch that is about to be, its folder made. Raises InfraError where that can't be."""
+    folder = lease_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        problem = f"the folder of the leases of launched servers, {folder}, can't be made: {error.strerror}"
+        raise InfraError(f"{problem}; XDG_STATE_HOME says where it is to be") from error
+    return Lease(
+        launch=launch or uuid.uuid4().hex,
+        server=server,
+        launcher=launcher,
+        host=platform.node(),
+        boot=_boot(),
+        namespace=_namespace(),
+        user=os.getuid(),
+        owner=(os.getpid(), started(os.getpid())),
+        container=container,
+        command=redact(command),
+        ended=tuple(ended),
+        env={name: value for name, value in (env or {}).items() if not secret_name(name)},
+        cwd=str(Path.cwd()),
+        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        report=str(report.absolute()) if report else "",
+    )
+
+
+def leases() -> tuple[Found, ...]:
+    """All leases of this user, oldest first, those that can't be read last."""
+    try:
+        paths = sorted(lease_folder().glob("*.json"))
+    except OSError:
+        return ()
+    found = [each for each in map(_found, paths) if each is not None]
+    return tuple(sorted(found, key=lambda each: each.lease.since if each.lease else "~"))
+
+
+def end(found: Found) -> str | None:
+    """End what a stale lease names, and nothing else, and remove it. What could not be done, or None."""
+    lease = found.lease
+    if lease is None or found.standing != "stale":
+        raise ValueError(f"{found.path} is not stale")
+    problems = []
+    left = sweep(lease.launch, _known(lease), grace=_GRACE) if lease.boot == _boot() else ()
+    if left:
+        problems.append(f"{', '.join(f'pid {pid}' for pid in left)} outlasted SIGKILL")
+    if lease.ended:
+        cwd = lease.cwd if Path(lease.cwd).is_dir() else str(Path.home())
+        problem = run_ended(lease.ended, {**os.environ, **lease.env}, cwd)
+        if problem:
+            problems.append(f"{' '.join(lease.ended)}: {problem}")
+    if not problems:
+        found.path.unlink(missing_ok=True)
+    return "; ".join(problems) or None
+
+
+def _found(path: Path) -> Found | None:
+    try:
+        lease = Lease.model_validate_json(path.read_bytes())
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    except (OSError, ValidationError):
+        return Found(path, "unreadable")
+    if lease.host != platform.node() or lease.user != os.getuid():
+        return Found(path, "elsewhere", lease)
+    if lease.boot != _boot():
+        return Found(path, "stale", lease)  # the machine was restarted: no process is left
+    if lease.namespace != _namespace():
+        return Found(path, "elsewhere", lease)
+    if runs(lease.owner):
+        return Found(path, "held", lease)
+    if lease.guard is not None and runs(lease.guard):
+        return Found(path, "ending", lease)
+    return Found(path, "stale", lease, tuple(survivors(lease.launch, _known(lease))))
+
+
+def _known(lease: Lease) -> tuple[Process, ...]:
+    return (*((lease.leader,) if lease.leader else ()), *lease.processes)
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""What a launcher is given, and what every launcher gives: a started server, wherever it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, final
+
+from pytest_llmperf.engines import Engine
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.caches import cache_folders
+from pytest_llmperf.server.provision import Provisioned
+
+__all__ = ["Order", "StartedServer"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One server to be started."""
+
+    spec: ServerSpec
+    engine: Engine
+    given: Provisioned
+    port: int
+    """Where it is to listen; a command may put it elsewhere."""
+    log_path: Path
+
+    def engine_command(self) -> list[str]:
+        """The engine's own command line, with the program that was provisioned."""
+        assert self.engine.command is not None  # else it was not provisioned
+        command = self.engine.command(self.spec, self.port, self.given.model)
+        if self.given.program:
+            command[:1] = self.given.program
+        return command
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the server's process: ours, those of the engine, and what the user says."""
+        # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
+        found = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(self.spec)}
+        if self.spec.gpus:  # by the order of the bus, as NVML counts
+            found |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.spec.gpus))}
+        return {**found, **self.spec.env, "HF_HUB_OFFLINE": "1"}
+
+
+class StartedServer(Protocol):
+    """A server that has been started and is to be ended for sure."""
+
+    log_path: Path
+    command: tuple[str, ...]
+    """What was started, with secrets replaced."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server itself; None where it is not of this machine."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """As subprocess counts: negative for a signal. None while it runs, or where it can't be known."""
+
+    def poll(self) -> bool:
+        """Whether the server still runs, as far as can be told."""
+
+    def remember(self) -> None:
+        """Note what makes up the server now, to be ended whatever becomes of its guard."""
+
+    def log_tail(self, lines: int = 20) -> tuple[str, ...]:
+        """The last ``lines`` lines of its log, without colours and secrets."""
+
+    def listens(self, port: int) -> bool | None:
+        """Whether the server listens on TCP ``port``; None where that can't be told."""
+
+    def stop(self, grace: float) -> tuple[str, ...]:
+        """End all of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice. What could not be ended."""

@@ -1,0 +1,82 @@
+"""Ending what is left of a launch whose guard can't: known by pid and start time, or by the name of the launch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import psutil
+
+from pytest_llmperf.server.tree import Process, kill, runs, started
+
+__all__ = ["ENDED_SECONDS", "LAUNCH_VARIABLE", "run_ended", "survivors", "sweep"]
+
+LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
+"""Set in the server's environment to a name of its launch; every process that comes of it inherits it."""
+
+ENDED_SECONDS: Final = 60.0
+"""What a command gets that ends a server elsewhere."""
+_KILL_SECONDS: Final = 15.0
+
+
+def survivors(launch: str, known: Iterable[Process] = ()) -> list[Process]:
+    """What still runs of ``launch``: of ``known`` processes, of ours that carry its name, and all below them.
+
+    A process is known again by pid and start time together. Where the system tells no start times, and wherever a
+    process says which launch it is of, that must be this one. Some engines overwrite their environment to show a title:
+    of these only ``known`` ones are found.
+    """
+    found: dict[int, psutil.Process] = {}
+    noted = {pid: begun for pid, begun in known if runs((pid, begun))}
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.uids().real != os.getuid():
+                continue
+            name = _launch_of(process)
+            same = bool(noted.get(process.pid)) and name is None
+            if name == launch or same:
+                found |= {each.pid: each for each in (process, *process.children(recursive=True))}
+        except (psutil.Error, OSError):  # gone
+            continue
+    found.pop(os.getpid(), None)
+    return [each for pid in found if runs(each := (pid, noted.get(pid) or started(pid)))]
+
+
+def sweep(launch: str, known: Sequence[Process] = (), *, grace: float = 0.0) -> tuple[int, ...]:
+    """End all ``survivors``: SIGTERM, ``grace`` seconds, SIGKILL. Pids that outlasted even that."""
+
+    for process in survivors(launch, known) if grace else ():
+        kill(process, signal.SIGTERM)
+    deadline, patient = time.monotonic() + grace + _KILL_SECONDS, time.monotonic() + grace
+    while (found := survivors(launch, known)) and time.monotonic() < deadline:
+        for process in found if time.monotonic() >= patient else ():
+            kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+    return tuple(pid for pid, _ in found)
+
+
+def run_ended(command: Sequence[str], env: Mapping[str, str], cwd: str, log: str | None = None) -> str | None:
+    """Run the command that ends a server elsewhere. What went wrong, or None."""
+    try:
+        with open(log or os.devnull, "ab") as output:  # noqa: PTH123 - devnull is no Path
+            done = subprocess.run(
+                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                timeout=ENDED_SECONDS, check=False, start_new_session=True,
+            )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"took longer than {ENDED_SECONDS:g} s"
+    except OSError as error:
+        return str(error)
+    return f"exit status {done.returncode}" if done.returncode else None
+
+
+def _launch_of(process: psutil.Process) -> str | None:
+    """The launch that ``process`` says it is of; None where it says none, or nothing at all."""
+    try:
+        return process.environ().get(LAUNCH_VARIABLE)
+    except (psutil.Error, OSError):
+        return None

@@ -1,0 +1,189 @@
+"""Engines in containers: what the container engine is asked for, and that nothing of it stays. The engine is
+``container_engine``, which answers as Docker's API documents and Podman does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from container_engine import Engine, make_programs
+
+from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server import dock
+from pytest_llmperf.server.launch import launch
+from pytest_llmperf.server.leases import leases
+from pytest_llmperf.server.provision import provision
+
+TESTS = Path(__file__).parents[2]
+IMAGE = "vllm/vllm-openai:v0.33.0"
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+def command(spec: ServerSpec, port: int, model: str) -> list[str]:
+    return ["vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), *spec.extra_args]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    programs = make_programs(tmp_path / "programs", sys.executable, TESTS / "fake_vllm.py")
+    with Engine(tmp_path, programs, {IMAGE: DIGEST}) as running:
+        monkeypatch.setenv("DOCKER_HOST", running.url)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setitem(ENGINES, "vllm", replace(ENGINES["vllm"], command=command, cache_env=("VLLM_CACHE_ROOT",)))
+        yield running
+
+
+def spec(**fields: Any) -> ServerSpec:
+    table = {"engine": "vllm", "version": "0.33.0", "image_template": "vllm/vllm-openai:v{version}", "model": "m"}
+    return ServerSpec.model_validate({"name": "a box", **table, **fields})
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain until {what}"
+        time.sleep(0.02)
+
+
+def test_a_container_is_asked_for_with_all_that_the_engine_needs(engine: Engine, tmp_path: Path) -> None:
+    model = tmp_path / "models--a--b" / "snapshots" / "1234"
+    model.mkdir(parents=True)
+    wanted = spec(model=str(model), gpus=[1, 3], env={"FAKE_VLLM": "", "A": "1"}, shm_size="2 GiB", extra_args=["--x"])
+    with launch(wanted, log_dir=tmp_path / "logs") as live:
+        (body,) = engine.created
+        port = live.endpoint.port
+        assert body["Image"] == f"sha256:{'1' * 64}"  # not the tag: that may come to mean another
+        assert body["Entrypoint"] == ["vllm"]
+        assert body["Cmd"] == ["serve", str(model), "--host", "0.0.0.0", "--port", str(port), "--x"]
+        host = body["HostConfig"]
+        assert host["PortBindings"] == {f"{port}/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port)}]}
+        assert host["ShmSize"] == 2 << 30
+        (devices,) = host["DeviceRequests"]
+        assert (devices["DeviceIDs"], devices["Capabilities"]) == (["1", "3"], [["gpu"]])
+        weights = str(tmp_path / "models--a--b")  # a snapshot is links to what lies beside it
+        assert f"{weights}:{weights}:ro" in host["Binds"]
+        env = dict(each.split("=", 1) for each in body["Env"])
+        (own,) = [each for each in host["Binds"] if each.endswith(":rw")]
+        assert own.split(":")[1] == env["VLLM_CACHE_ROOT"]
+        assert Path(own.split(":")[0]).is_dir()
+        assert (env["A"], env["HF_HUB_OFFLINE"], "PATH" in env) == ("1", "1", False)
+        (found,) = leases()
+        assert found.lease is not None
+        assert body["Labels"][dock.LABEL] == found.lease.launch == env["PYTEST_LLMPERF_LAUNCH"]
+        assert [found.lease.container] == engine.running()
+        assert live.identity.value("image") == f"vllm/vllm-openai@{DIGEST}"
+        assert live.identity.value("version") == "0.33.0"
+        assert live.command[:3] == ("container", f"vllm/vllm-openai@{DIGEST}", "vllm")
+        live.check_alive()
+    assert live.exit_code == 0
+    assert live.log_path is not None
+    assert live.log_path.read_text().splitlines()[0].startswith(f"serving {model}")
+    assert live.log_path.read_text().splitlines()[-1] == "bye"  # it was asked to go before it was made to
+    assert engine.containers == {}
+    assert leases() == ()
+
+
+def test_an_image_is_pulled_once_and_before_the_launch(engine: Engine) -> None:
+    first, second = provision(spec()), provision(spec())
+    assert first == second
+    assert (first.image, first.entrypoint) == (f"vllm/vllm-openai@{DIGEST}", ("vllm", "serve"))
+    assert engine.requests.count("POST /images/create") == 1
+    with pytest.raises(InfraError, match=r"vllm/vllm-openai:v9 can't be pulled: manifest for .* not found"):
+        provision(spec(version="9"))
+
+
+def test_an_engine_that_does_not_answer_is_infra(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
+    with pytest.raises(InfraError, match=r"no container engine listens at unix:///no/such/socket; start one"):
+        provision(spec())
+    monkeypatch.setenv("DOCKER_HOST", "tcp://build-7:2375")
+    with pytest.raises(InfraError, match="DOCKER_HOST leads to build-7, and containers are launched on this machine"):
+        provision(spec())
+
+
+def test_without_the_library_it_is_said_how_to_get_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    monkeypatch.setitem(sys.modules, "docker.errors", None)
+    with pytest.raises(ConfigError, match=r'servers\.a box: image: .* pip install "pytest-llmperf\[container\]"'):
+        provision(spec())
+
+
+def test_the_program_is_where_the_image_has_it(engine: Engine, tmp_path: Path) -> None:
+    engine.entrypoint = ["/opt/nvidia/nvidia_entrypoint.sh", str(engine.programs / "vllm")]
+    with pytest.raises(ServerStartError, match=r"can't be run: exec: /opt/nvidia/\S+: no such file"):
+        launch(spec(), log_dir=tmp_path)
+    assert engine.created[0]["Entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", str(engine.programs / "vllm")]
+
+
+def test_a_container_that_ends_at_start_is_reported_with_its_own_words(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError) as caught:
+        launch(spec(env={"FAKE_VLLM": "fail", "API_KEY": "sk-secret-99"}), log_dir=tmp_path)
+    assert caught.value.exit_code == 3
+    assert caught.value.log_tail[-1] == "no CUDA device; key ***"
+    assert "the server ended before it was ready" in str(caught.value)
+    assert engine.containers == {}
+    assert leases() == ()
+
+
+def test_a_container_that_is_never_ready_is_removed(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match=r"not ready after 1\.5 s \(startup_timeout\)"):
+        launch(spec(env={"FAKE_VLLM": "never"}, startup_timeout="1500 ms"), log_dir=tmp_path)
+    assert engine.containers == {}
+
+
+def test_a_container_of_that_name_but_of_another_launch_is_left_alone(engine: Engine) -> None:
+    from container_engine import Container
+
+    engine.containers["box"] = Container("0" * 64, {"Labels": {dock.LABEL: "theirs"}}, engine.folder / "log")
+    dock.remove("box", "ours")
+    assert list(engine.containers) == ["box"]
+    dock.remove("box", "theirs")
+    assert engine.containers == {}
+
+
+OWNER = textwrap.dedent("""
+    import json, sys, time
+    from dataclasses import replace
+    from pathlib import Path
+    from pytest_llmperf.engines import ENGINES
+    from pytest_llmperf.plan import ServerSpec
+    from pytest_llmperf.server.launch import launch
+    def command(spec, port, model):
+        return ["vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    ENGINES["vllm"] = replace(ENGINES["vllm"], command=command)
+    fields, logs = json.loads(sys.argv[1])
+    live = launch(ServerSpec.model_validate(fields), log_dir=Path(logs))
+    print("up", flush=True)
+    time.sleep(60)
+""")
+
+
+@pytest.mark.parametrize("mode", ["never", "ignore"])
+def test_no_container_outlives_pytest(engine: Engine, tmp_path: Path, mode: str) -> None:
+    """Killed while the container starts, and while it serves."""
+    fields = spec(env={"FAKE_VLLM": mode}).model_dump(mode="json")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, json.dumps([fields, str(tmp_path)])], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    if mode == "ignore":
+        assert owner.stdout.readline() == "up\n"
+    wait_until(engine.running, "the container runs")
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait(10)
+    owner.stdout.close()
+    wait_until(lambda: not engine.containers, "the container is gone", 10)
+    wait_until(lambda: not leases(), "its lease is gone")
