@@ -38,7 +38,7 @@ from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
 from pytest_llmperf.synthetic import synthetic_fault
-from pytest_llmperf.telemetry.recorder import record
+from pytest_llmperf.telemetry.recorder import record, sources_of
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
@@ -108,7 +108,8 @@ def run_replay(
     gpus = None if live.engine.cpu else plan.server.gpus
     progress = Progress()
     ended_by: BaseException | None = None
-    with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
+    sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)
+    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources) as recorder:
         load = begin(
             live.endpoint,
             requests,
@@ -146,7 +147,8 @@ def store_trial(plan: Plan, trial: Trial, identity: Identity, template_tokens: f
     ``identity`` is that of the server that was measured.
     """
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
-    records, telemetry = f"records/{name}", f"telemetry/{name}" if trial.telemetry.host or trial.telemetry.gpu else None
+    sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
+    records, telemetry = f"records/{name}", f"telemetry/{name}" if sampled else None
     try:
         write_records(report_dir / records, trial.records)
         if telemetry is not None:
@@ -159,6 +161,7 @@ def store_trial(plan: Plan, trial: Trial, identity: Identity, template_tokens: f
         concurrency=None if any(part.turns for part in plan.workload.parts) else plan.load.concurrency,
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
         shared_prefix=plan.workload.shares,
+        recorded=plan.workload.dataset is not None,
         template_tokens=template_tokens,
         asked=plan.limited,
     )

@@ -3,7 +3,8 @@
 Other variables: ``SPREAD`` makes launches differ by so much (log-normal, drawn anew for each), ``SLOW_VERSION`` names
 the version that takes twice as long to the first token, ``FAILS`` answers so many per mille with 500, ``ERRS_IN`` says
 in which launches that serve a load (counted from 0) it answers 300 per mille so, ``BREAKS`` makes the start fail,
-``TOKENS`` adds output tokens, ``LAUNCHES`` is a file that gets a line for every start.
+``TOKENS`` adds output tokens, ``LAUNCHES`` is a file that gets a line for every start. ``WATCHED`` is the same engine
+with a page of metrics: ``FOREIGN``, ``HITS`` and ``RESTART`` are those of ``truth_server.Server.metrics``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def _command(spec: ServerSpec, port: int, _model: str) -> list[str]:
         "slots": spec.max_num_seqs or 0, "log": env.get("TRUTH_LOG", "/dev/null"), "script": asdict(replace(script)),
         "fails": number("FAILS", 0), "longer": int(number("TOKENS", 0)),
         "errs_in": env.get("ERRS_IN", "").split(), "loads": env.get("LAUNCHES", "") + ".loads",
+        "metrics": {"foreign": number("FOREIGN", 0), "hits": number("HITS", 0), "restart": int(number("RESTART", 0))},
     }  # fmt: skip
     if "BREAKS" in env:
         return [sys.executable, "-c", "print('no such kernel image'); raise SystemExit(3)"]
@@ -60,7 +62,22 @@ TRUTH = Engine(
     command=_command,
     launch_version=lambda: "1.0",
 )
+WATCHED = replace(
+    TRUTH,
+    name="watched",
+    metrics_url="/metrics",
+    series={
+        "requests": ("truth:requests_total",),
+        "prompt_tokens": ("truth:prompt_tokens_total",),
+        "prefix_queries": ("truth:prompt_tokens_total",),
+        "prefix_hits": ("truth:prefix_hits_total",),
+        "running": ("truth:running",),
+        "kv_usage": ("truth:usage",),
+        "queue_wait": ("truth:wait_seconds",),
+    },
+)
 
 
 def register() -> None:
     ENGINES["truth"] = TRUTH
+    ENGINES["watched"] = WATCHED

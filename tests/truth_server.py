@@ -161,7 +161,8 @@ class Served:
 
 
 class TruthServer:
-    """Starts the server on a free port; ``defaults`` are fields of ``Script``."""
+    """Starts the server on a free port; ``defaults`` are fields of ``Script``, ``metrics`` the arguments of
+    ``Server.metrics``: without them it has no such page."""
 
     def __init__(
         self,
@@ -173,6 +174,7 @@ class TruthServer:
         certificate: Path | None = None,
         slots: int = 0,
         prefix: str = "",
+        metrics: dict[str, float] | None = None,
         **defaults: Any,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="truth-server-")
@@ -185,6 +187,7 @@ class TruthServer:
             "certificate": str(certificate) if certificate else None,
             "slots": slots,
             "prefix": prefix,
+            "metrics": metrics,
             "log": str(self._log),
             "script": asdict(replace(Script(), **defaults)),
         }
@@ -287,6 +290,7 @@ class Server:
         self.selector = selectors.DefaultSelector()
         self.waiting: list[Callable[[], None]] = []
         self.busy = 0
+        self.finished = self.prompted = 0
         family = socket.AF_INET6 if ":" in options["host"] else socket.AF_INET
         self.listener = socket.create_server((options["host"], options["port"]), family=family, backlog=4096)
         self.listener.setblocking(False)
@@ -398,6 +402,8 @@ class Server:
             self.plain(peer, 200, {"status": "ok"})
         elif options["api_key"] and headers.get("authorization") != f"Bearer {options['api_key']}":
             self.refuse(peer, 401, f"Incorrect API key provided: {headers.get('authorization')}")
+        elif path == "/metrics" and options.get("metrics"):
+            self.metrics(peer, **options["metrics"])
         elif path == "/v1/models":
             self.plain(peer, 200, {"object": "list", "data": [{"id": options["model"], "object": "model"}]})
         elif (wire := wire_of(path, options["model"])) is None or method != "POST":
@@ -464,6 +470,29 @@ class Server:
             peer.log["after"] += [time.monotonic_ns()] * len(peer.log["tokens"])
         self.end(peer, keep=True)
 
+    def metrics(self, peer: Peer, foreign: float, hits: float, restart: int) -> None:
+        """Counters of what was served, times 1 + ``foreign``; ``hits``: share of the prompts that was cached; counted
+        anew from the request with the number ``restart`` on (0: never)."""
+        begun = restart if restart and self.finished >= restart else 0
+        requests, prompts = (1 + foreign) * (self.finished - begun), self.prompted * (0 if begun else 1)
+        lines = [
+            "# TYPE truth:requests_total counter",
+            f'truth:requests_total{{reason="length"}} {requests}',
+            f"truth:prompt_tokens_total {prompts}",
+            f"truth:prefix_hits_total {hits * prompts}",
+            f"truth:running {self.busy}",
+            f"truth:usage {min(1, 0.25 * self.busy)}",
+            f'truth:wait_seconds_bucket{{le="0.5"}} {requests / 2}',
+            f'truth:wait_seconds_bucket{{le="1.0"}} {requests}',
+            f'truth:wait_seconds_bucket{{le="+Inf"}} {requests}',
+            f"truth:wait_seconds_sum {0.625 * requests}",
+            f"truth:wait_seconds_count {requests}",
+        ]
+        data = "".join(f"{line}\n" for line in lines).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {len(data)}\r\n\r\n"
+        self.send(peer, head.encode() + data)
+        self.end(peer, keep=True)
+
     def send(self, peer: Peer, data: bytes) -> None:
         while data and not peer.gone:
             try:
@@ -479,6 +508,8 @@ class Server:
         if log:
             busy = log.pop("busy", False)
             self.busy -= busy
+            self.finished += 1
+            self.prompted += log["prompt_tokens"]
             log |= {"ended_ns": time.monotonic_ns(), "client_left": peer.gone}
             self.out.write(json.dumps(log) + "\n")
             if busy and self.waiting:

@@ -19,6 +19,7 @@ from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
 from pytest_llmperf.server.launch import Launch, launch
 from pytest_llmperf.telemetry.machine import machine_facts
+from pytest_llmperf.telemetry.start import observe_start
 
 __all__ = ["Arm", "Observer", "Rig"]
 
@@ -87,7 +88,9 @@ class Rig:
             raise
         finally:
             self.observer.idle()
-        return self._live
+        live = self._live
+        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec.ca_file)
+        return live
 
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
         """One replay on the live launch, stored and noted; ``salt`` makes its texts unlike those of any other.

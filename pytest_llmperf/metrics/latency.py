@@ -18,7 +18,6 @@ from pytest_llmperf.stats.value import MetricValue
 __all__ = ["Pool", "latency_value", "pool"]
 
 _CONNECT_FAILURES: Final = frozenset({Outcome.CONNECT_FAILED, Outcome.CONNECT_TIMEOUT, Outcome.TLS_FAILED})
-_UNSTATED: Final = frozenset({"queue_wait", "prefill_time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +50,15 @@ def pool(records: Iterable[RequestRecord], family: str) -> Pool:
         return _pool_gaps(judged, family)
     values: list[float] = []
     excluded: list[RequestRecord] = []
-    if family not in _UNSTATED:
-        # Only failing to open a connection is a failure of connect_time, and a later failure does not undo it.
-        connecting = family == "connect_time"
-        failures, formula = _CONNECT_FAILURES if connecting else FAILURES, PER_REQUEST[family]
-        for record in judged:
-            value = math.inf if record.outcome in failures else formula(record)
-            if value is not None:
-                values.append(value)
-            elif not record.failed:
-                excluded.append(record)
+    # Only failing to open a connection is a failure of connect_time, and a later failure does not undo it.
+    connecting = family == "connect_time"
+    failures, formula = _CONNECT_FAILURES if connecting else FAILURES, PER_REQUEST[family]
+    for record in judged:
+        value = math.inf if record.outcome in failures else formula(record)
+        if value is not None:
+            values.append(value)
+        elif not record.failed:
+            excluded.append(record)
     values.sort()
     failed = values.count(math.inf)
     untold = sum(map(_untold, excluded)) if family == "tpot" else 0
@@ -80,8 +78,6 @@ def latency_value(metric: Metric, pooled: Pool) -> MetricValue:
     """
     why = pooled.why
     untold = pooled.untold / pooled.requests if pooled.requests else 0.0
-    if metric.family.name in _UNSTATED:
-        return MetricValue(metric, None, 0, "the engine does not state it")
     if metric.quantile is None:
         finite = pooled.finite
         if pooled.failed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pytest_llmperf.catalog import FAMILIES, METRICS, metric
+from pytest_llmperf.metrics.engine import ENGINE_FAMILIES, engine_latency, engine_values
 from pytest_llmperf.metrics.latency import Pool, latency_value, pool
 from pytest_llmperf.metrics.rates import rate_values
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
@@ -27,6 +28,10 @@ MEASURED: Final[tuple[str, ...]] = (
     "goodput_share",
     "error_rate",
     "prefix_hit_rate",
+    "kv_usage_p95",
+    "kv_capacity_tokens",
+    "preemptions",
+    "acceptance_length",
     "peak_memory",
     "memory_growth",
     "cpu_seconds_per_mtok",
@@ -70,11 +75,14 @@ def measure(
     records = [record for trial in trials for record in trial.records]
     pools: dict[str, Pool] = {}
     scalars = rate_values(trials, slo) | resource_values(trials)
+    scalars |= engine_values(trials, scalars["prefix_hit_rate"])
     found: dict[str, MetricValue] = {}
     for name in wanted:
         entry = metric(name)
         family = entry.family.name
-        if family in FAMILIES:
+        if family in ENGINE_FAMILIES:
+            found[name] = engine_latency(entry, trials)
+        elif family in FAMILIES:
             if family not in pools:
                 pools[family] = pool(records, family)
             found[name] = latency_value(entry, pools[family])

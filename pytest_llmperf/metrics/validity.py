@@ -1,22 +1,24 @@
 """Whether a trial can be trusted: reasons that make it INVALID, and notes that only qualify it.
 
 A false INVALID costs its user a day, so a reason needs a deviation that changes the numbers for certain, and it
-names the remedy; whatever may be as intended (lengths that stop early, cached system prompts) is a note. Two findings
-are neither: gaps between chunks that the client could not tell apart make ICL and ITL alone invalid
-(``metrics.reads``, applied by ``metrics.trial.measure``), and a load that was not in a steady state is unsettled
-(``metrics.steady``).
+names the remedy; whatever may be as intended (lengths that stop early, beginnings that a data set's texts share) is
+a note. Two findings are neither: gaps between chunks that the client could not tell apart make ICL and ITL alone
+invalid (``metrics.reads``, applied by ``metrics.trial.measure``), and a load that was not in a steady state is
+unsettled (``metrics.steady``). What the server itself says (its counters, its log) is judged in ``metrics.observed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.counting import token_truth
+from pytest_llmperf.metrics.facts import LoadFacts
 from pytest_llmperf.metrics.invariants import check_invariants
+from pytest_llmperf.metrics.observed import observed
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import known_tokens, ttft
 from pytest_llmperf.metrics.steady import steadiness
@@ -38,7 +40,6 @@ CLIENT_BUSY: Final = 0.9
 """Share of the wall time; above it times queue behind one another in the client instead of in the server."""
 OUTPUT_OFF: Final = 0.005
 PROMPT_OFF: Final = 0.20
-CACHED: Final = 0.01
 CUT: Final = 0.05
 OVER_TOKENS: Final = 2
 OVER_SHARE: Final = 0.1
@@ -47,24 +48,6 @@ RETRIED: Final = 0.01
 _REMEDY: Final = "give the client a CPU core of its own, or lower request_rate"
 _REMEDY_CLOSED: Final = "give the client a CPU core of its own, or lower concurrency"
 _TOKEN_FAMILIES: Final = ("tpot", "itl", "output_throughput", "total_throughput", "cpu_seconds_per_mtok")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFacts:
-    """What was asked for, as far as it decides what a trial must look like."""
-
-    request_rate: float | None = None
-    """Requests per second in open loop; None in closed loop."""
-    concurrency: int | None = None
-    """Requests in flight in closed loop; None in open loop."""
-    shared_prefix: bool = False
-    """Whether the workload asks for prompts with a common beginning."""
-    template_tokens: float = 0.0
-    """Prompt tokens that every request has in common whatever its text: start of text, chat template."""
-    asked: Collection[str] = field(default_factory=tuple)
-    """Metrics that limits were set on."""
-    stationary: bool = True
-    """False where the plan itself changes the load inside the window (ramp, trace): no steady state to check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +73,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     late, stalled = _late(trial, facts, measured)
     starved, slower = _fed(trial, facts, measured)
     miscounted, counting = token_truth(ok)
+    watched = observed(trial, facts)
     reasons = [
         *_incomplete(trial, measured, ok, facts),
         *late,
@@ -97,6 +81,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_broken(trial),
         *_overcounted(ok),
         *miscounted,
+        *watched.reasons,
     ]
     notes = [
         *stalled,
@@ -104,7 +89,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_counting(ok, facts),
         *counting,
         *_lengths(ok),
-        *_cached(ok, facts),
+        *watched.notes,
         *_cut(measured),
         *_retried(trial),
         *_reads(trial, facts),
@@ -214,22 +199,6 @@ def _lengths(ok: Sequence[RequestRecord]) -> list[str]:
             f"length mismatch: prompts had {got:,} tokens where {asked:,} were asked for ({100 * got / asked:.0f} %)"
         )
     return notes
-
-
-def _cached(ok: Sequence[RequestRecord], facts: LoadFacts) -> list[str]:
-    if facts.shared_prefix:
-        return []
-    # The template is always the same, and one word more may match by chance.
-    known = [
-        (max(0.0, r.cached_tokens - facts.template_tokens - 1), r.prompt_tokens)
-        for r in ok
-        if r.cached_tokens is not None and r.prompt_tokens
-    ]
-    cached, prompts = sum(hit for hit, _ in known), sum(total for _, total in known)
-    if not prompts or cached <= CACHED * prompts:
-        return []
-    share = f"{100 * cached / prompts:.1f} %"
-    return [f"prefix cache hits in a load that promised none: {share} of the prompt tokens came from the cache"]
 
 
 def _cut(measured: Sequence[RequestRecord]) -> list[str]:

@@ -5,35 +5,58 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
+from pytest_llmperf.engines import Engine
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 from pytest_llmperf.telemetry.host import ProcessTree
+from pytest_llmperf.telemetry.log import LogWatch
 from pytest_llmperf.telemetry.nvml import GpuMemory
+from pytest_llmperf.telemetry.scraper import Scraper
 
-__all__ = ["Recorder", "record"]
+__all__ = ["Recorder", "Sources", "record", "sources_of"]
 
 _GAP: Final = 3.0
 """A round that is late by this many intervals leaves a gap that is reported."""
 _JOIN_S: Final = 5.0
 
 
-def record(pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2) -> Recorder:
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the server says of itself, where it does."""
+
+    page: Scraper | None = None
+    log: LogWatch | None = None
+
+
+def sources_of(engine: Engine, endpoint: Endpoint, spec: ServerSpec, log_path: Path | None) -> Sources:
+    """The engine's page of metrics and the log of a server that was started here; for one recording."""
+    return Sources(Scraper.of(engine, endpoint, spec.ca_file), LogWatch.of(engine, log_path, spec, endpoint))
+
+
+def record(
+    pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2, *, sources: Sources | None = None
+) -> Recorder:
     """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
-    the CPU) every ``interval_s``.
+    the CPU) every ``interval_s``, and its ``sources`` each in its own way.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
-    return Recorder(pid, gpus, interval_s)
+    return Recorder(pid, gpus, interval_s, sources or Sources())
 
 
 @final
 class Recorder:
     """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
 
-    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float) -> None:
+    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources) -> None:
+        self._page, self._log = sources.page, sources.log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
         self._memory = GpuMemory(self._gpus or ())
@@ -46,6 +69,10 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="llmperf-telemetry", daemon=True)
 
     def __enter__(self) -> Self:
+        if self._log is not None:
+            self._log.begin()
+        if self._page is not None:
+            self._page.__enter__()
         self._memory.__enter__()
         self._round()
         self._thread.start()
@@ -58,14 +85,26 @@ class Recorder:
         self._thread.join(_JOIN_S)
         if self._thread.is_alive():  # a driver that hangs must not hang the run
             self._trouble = "the sampler hung and was left behind"
-            return
-        self._round()
-        self._memory.__exit__(kind, error, trace)
+        else:
+            self._round()
+            self._memory.__exit__(kind, error, trace)
+        if self._page is not None:
+            self._page.__exit__(kind, error, trace)
+        if self._log is not None:
+            self._log.end()
 
     @property
     def telemetry(self) -> Telemetry:
         """What was sampled so far; complete after the block."""
-        return Telemetry(tuple(self._host), tuple(self._gpu), self._gpus, tuple(self._notes()))
+        return Telemetry(
+            host=tuple(self._host),
+            gpu=tuple(self._gpu),
+            gpus=self._gpus,
+            notes=tuple(self._notes()),
+            engine=self._page.samples() if self._page is not None else (),
+            preemption_warnings=self._log.preempted if self._log is not None else None,
+            log_errors=self._log.errors if self._log is not None else (),
+        )
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -102,4 +141,6 @@ class Recorder:
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]
         if late:
             notes.append(f"the sampler missed its turn {len(late)} times, the longest gap was {max(late):.1f} s")
+        notes += self._page.notes() if self._page is not None else ()
+        notes += self._log.notes if self._log is not None else ()
         return notes

@@ -274,7 +274,7 @@ def test_21_no_two_prompts_begin_alike_and_hits_are_told(server: TruthServer) ->
     prompts = [served.body["messages"][0]["content"] for served in server.wait_log(log + 24)[log:]]
     firsts = {" ".join(prompt.partition("]] ")[2].split()[:4]) for prompt in prompts}
     assert len(firsts) == 24
-    assert any("prefix cache hits" in note for note in assess(trial(result), LoadFacts()).notes)
+    assert any("prefix cache hits" in reason for reason in assess(trial(result), LoadFacts()).reasons)
     again = {request.wire for request in requests(endpoint(server), load, seed=1)}
     assert len(again) == 24
 

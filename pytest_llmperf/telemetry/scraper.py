@@ -1,0 +1,147 @@
+"""The engine's page of metrics, fetched beside a load in a thread of its own: a slow page delays no other sample."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, final
+
+from pytest_llmperf.control.client import Client, fetch, open_client
+from pytest_llmperf.engines import Engine
+from pytest_llmperf.errors import LlmperfError, TargetError
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.samples import EngineSample
+from pytest_llmperf.telemetry.prometheus import Page
+
+__all__ = ["Scraper"]
+
+_GAP: Final = 3.0
+"""A page that is late by this many intervals leaves a gap that is reported."""
+_GIVEN_UP: Final = 3
+"""Failures in a row."""
+_OK: Final = 200
+_HEADERS: Final = {
+    "accept": "text/plain;version=0.0.4",
+    "accept-encoding": "identity",  # to compress the page would take time that the server has for the load
+}
+
+
+@final
+class Scraper:
+    """A context manager that fetches the page on entry, every ``interval_s``, and on exit. Never raises: what goes
+    wrong is in ``notes``. A page that fails three times in a row is given up.
+
+    It is asked like the API: certificates, socket and key of ``endpoint``. On another port (``:8002/metrics``) it is
+    asked over plain HTTP and without the key, which nothing protects there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        endpoint: Endpoint,
+        *,
+        ca_file: Path | None = None,
+        interval_s: float = 1.0,
+        timeout_s: float = 5.0,
+    ) -> None:
+        assert engine.metrics_url is not None
+        self._page = Page(engine.series)
+        self._endpoint, self._path = _place(endpoint, engine.metrics_url)
+        self._ca_file, self._interval_s, self._timeout_s = ca_file, interval_s, timeout_s
+        self._client: Client | None = None
+        self._kept: list[tuple[int, bytes]] = []
+        self._problems: Counter[str] = Counter()
+        self._failed = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llmperf-metrics", daemon=True)
+
+    @classmethod
+    def of(cls, engine: Engine, endpoint: Endpoint, ca_file: Path | None = None) -> Self | None:
+        """None where ``engine`` has no page that we can read."""
+        return cls(engine, endpoint, ca_file=ca_file) if engine.metrics_url and engine.series else None
+
+    def __enter__(self) -> Self:
+        try:
+            self._client = open_client(self._endpoint, ca_file=self._ca_file, timeout=self._timeout_s)
+            self._client.headers.update(_HEADERS)
+        except LlmperfError as error:
+            self._problems[str(error)] += 1
+            self._failed = _GIVEN_UP
+        self._round()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(3 * self._timeout_s)
+        if self._thread.is_alive():
+            self._problems["its reader hung and was left behind"] += 1
+            return
+        self._round()
+        if self._client is not None:
+            self._client.close()
+
+    def samples(self) -> tuple[EngineSample, ...]:
+        """What was read so far; parsed only now. Pages that say nothing we know are left out."""
+        read = (self._page.read(t_ns, lines) for t_ns, lines in list(self._kept))
+        return tuple(sample for sample in read if sample.values or sample.histograms)
+
+    def notes(self) -> tuple[str, ...]:
+        """Why pages are absent, gaps."""
+        found = []
+        for problem, times in self._problems.items():
+            given_up = "; it was not asked again" if self._failed >= _GIVEN_UP else ""
+            found.append(f"the engine's metrics: {problem}{f' ({times} times)' if times > 1 else ''}{given_up}")
+        kept = list(self._kept)
+        if kept and not any(lines for _, lines in kept):
+            found.append(f"the engine's metrics: {self._path} has none of the series that we know")
+        gaps = [(after - before) / 1e9 for (before, _), (after, _) in pairwise(kept)]
+        late = [gap for gap in gaps if gap > _GAP * self._interval_s]
+        if late:
+            found.append(f"the engine's metrics have {len(late)} gaps, the longest was {max(late):.1f} s")
+        return tuple(found)
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while self._failed < _GIVEN_UP:
+            due = max(due + self._interval_s, time.monotonic())
+            if self._stop.wait(due - time.monotonic()):
+                return
+            self._round()
+
+    def _round(self) -> None:
+        if self._client is None or self._failed >= _GIVEN_UP:
+            return
+        try:
+            asked = time.monotonic_ns()
+            response = fetch(self._client, self._path)
+            answered = time.monotonic_ns()
+            if response.status_code != _OK:
+                raise TargetError(str(response.url), f"HTTP {response.status_code}")
+            lines = self._page.wanted(response.content)
+            if lines is None:
+                raise TargetError(str(response.url), "the page ends in the middle of a line")
+        except Exception as error:  # telemetry that fails must not end the load that it watches
+            known = str(error) if isinstance(error, LlmperfError) else f"{type(error).__name__}: {error}"
+            self._problems[known] += 1
+            self._failed += 1
+            return
+        self._failed = 0
+        self._kept.append(((asked + answered) // 2, lines))
+
+
+def _place(endpoint: Endpoint, metrics_url: str) -> tuple[Endpoint, str]:
+    """Whom to ask, and for which path. ``:8002/metrics`` is another port of the same machine."""
+    if not metrics_url.startswith(":"):
+        return endpoint, metrics_url
+    port, _, path = metrics_url[1:].partition("/")
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    elsewhere = replace(endpoint, base_url=f"http://{host}:{port}", port=int(port), tls=False, headers={}, socket=None)
+    return elsewhere, f"/{path}"

@@ -1,0 +1,39 @@
+"""What a server that has just become ready tells of its start: in its log, and on its page of metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pytest_llmperf.engines import Engine
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.samples import StartUp
+from pytest_llmperf.telemetry.log import start_facts
+from pytest_llmperf.telemetry.scraper import Scraper
+
+__all__ = ["observe_start"]
+
+_MOST_BYTES: Final = 16 * 1024 * 1024
+
+
+def observe_start(
+    start: StartUp, engine: Engine, endpoint: Endpoint, log_path: Path | None, ca_file: Path | None = None
+) -> StartUp:
+    """``start`` and what there is to learn now. Never raises: what cannot be read is not told."""
+    sample = None
+    page = Scraper.of(engine, endpoint, ca_file) if "kv_capacity_tokens" in engine.series else None
+    if page is not None:
+        with page:
+            pass
+        sample = next(iter(page.samples()), None)
+    return start_facts(start, engine, _head(log_path) if engine.log_patterns else "", sample)
+
+
+def _head(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

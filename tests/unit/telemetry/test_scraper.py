@@ -1,0 +1,219 @@
+"""The page of metrics fetched beside a load: from a server whose pages and faults are scripted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pytest_llmperf.engines.engine import Engine
+from pytest_llmperf.records import Endpoint
+from pytest_llmperf.telemetry.recorder import Sources, record
+from pytest_llmperf.telemetry.scraper import Scraper
+
+ENGINE = Engine(
+    name="scripted", title="the scripted engine", parameters={}, default_port=1, cpu=True, metrics_url="/metrics",
+    series={"requests": ("done_total",), "running": ("running",)},
+)  # fmt: skip
+Answer = Callable[[BaseHTTPRequestHandler, int], None]
+
+
+class Scripted(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, answer: Answer) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.over = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.asked.append((self.path, self.headers["authorization"]))
+                answer(self, len(outer.asked))
+
+            def log_message(self, *arguments: object) -> None:
+                return
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        port = self.server_address[1]
+        return Endpoint(
+            f"http://127.0.0.1:{port}", "127.0.0.1", port, False, "m", "scripted", {"Authorization": "Bearer k"}
+        )
+
+
+def page(handler: BaseHTTPRequestHandler, text: bytes, status: int = 200) -> None:
+    handler.send_response(status)
+    handler.send_header("content-length", str(len(text)))
+    handler.end_headers()
+    handler.wfile.write(text)
+
+
+def counting(handler: BaseHTTPRequestHandler, number: int) -> None:
+    page(handler, f"# TYPE done_total counter\ndone_total {number}\nrunning 2\nother 5\n".encode())
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[Scripted]:
+    with Scripted(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.over.set()
+            server.shutdown()
+            thread.join()
+
+
+def test_the_page_is_read_on_entry_on_exit_and_between() -> None:
+    with serving(counting) as server:
+        began = time.monotonic_ns()
+        with record(None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=0.05))) as recorder:
+            time.sleep(0.3)
+        ended = time.monotonic_ns()
+    samples = recorder.telemetry.engine
+    assert len(samples) >= 3
+    assert [sample.values for sample in samples] == [{"requests": n + 1, "running": 2} for n in range(len(samples))]
+    stamps = [sample.t_ns for sample in samples]
+    assert began < stamps[0] < stamps[-1] < ended
+    assert stamps == sorted(stamps)
+    assert set(server.asked) == {("/metrics", "Bearer k")}
+    assert not any("metrics" in note for note in recorder.telemetry.notes)
+    assert not any(thread.name == "llmperf-metrics" for thread in threading.enumerate())
+
+
+def test_an_empty_load_has_its_two_pages() -> None:
+    with serving(counting) as server:
+        with record(None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=60))) as recorder:
+            pass
+        assert [sample.values["requests"] for sample in recorder.telemetry.engine] == [1, 2]
+
+
+def test_a_page_on_another_port_is_asked_without_the_key() -> None:
+    with serving(counting) as metrics, serving(counting) as api:
+        elsewhere = replace(ENGINE, metrics_url=f":{metrics.server_address[1]}/stats/prometheus")
+        prefixed = replace(api.endpoint, base_url=f"{api.endpoint.base_url}/v2")
+        with Scraper(elsewhere, prefixed, interval_s=60) as scraper:
+            pass
+        assert metrics.asked == [("/stats/prometheus", None)] * 2
+        assert api.asked == []
+    assert len(scraper.samples()) == 2
+
+
+def test_an_engine_without_a_page_is_not_asked() -> None:
+    endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "scripted")
+    assert Scraper.of(replace(ENGINE, metrics_url=None), endpoint) is None
+    assert Scraper.of(replace(ENGINE, series={}), endpoint) is None
+
+
+def hangs(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.server.over.wait(20)  # type: ignore[attr-defined]
+
+
+def trickles(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    while not handler.server.over.wait(0.02):  # type: ignore[attr-defined]
+        handler.wfile.write(b"done_total 1\n")
+
+
+def floods(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(50):
+        handler.wfile.write(b"done_total 1\n" * 80_000)
+
+
+def breaks_off(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.send_response(200)
+    handler.send_header("content-length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"done_total 1\n")
+    handler.close_connection = True
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (hangs, "no answer within 0.3 s"),
+        (trickles, "the answer is not complete within 0.3 s"),
+        (floods, "the answer is not complete within"),
+        (breaks_off, "what answers is not HTTP"),
+        (lambda handler, _: page(handler, b"no", 404), "HTTP 404"),
+        (lambda handler, _: page(handler, b"no", 401), "HTTP 401"),
+        (lambda handler, _: page(handler, b"done_total 12"), "the page ends in the middle of a line"),
+        (lambda handler, _: page(handler, b"<html>\n" * 100), "/metrics has none of the series that we know"),
+        (lambda handler, _: page(handler, bytes(range(256)) + b"\n"), "/metrics has none of the series that we know"),
+    ],
+)
+def test_a_page_that_fails_is_a_note_and_never_an_error(answer: Answer, said: str) -> None:
+    with (
+        serving(answer) as server,
+        record(
+            None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=0.02, timeout_s=0.3))
+        ) as recorder,
+    ):
+        time.sleep(0.1)
+    assert recorder.telemetry.engine == ()
+    assert [said in note for note in recorder.telemetry.notes if note.startswith("the engine's metrics")] == [True]
+
+
+def test_a_page_that_keeps_failing_is_given_up() -> None:
+    with serving(lambda handler, _: page(handler, b"", 503)) as server:
+        with Scraper(ENGINE, server.endpoint, interval_s=0.01) as scraper:
+            time.sleep(0.3)
+        assert len(server.asked) == 3
+    [note] = scraper.notes()
+    assert note.endswith("HTTP 503 (3 times); it was not asked again")
+
+
+def test_a_page_that_fails_for_a_while_leaves_the_others_and_a_gap() -> None:
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        if number in (3, 5):
+            time.sleep(0.2)
+            page(handler, b"", 500)
+        else:
+            counting(handler, number)
+
+    with serving(answer) as server, Scraper(ENGINE, server.endpoint, interval_s=0.02) as scraper:
+        while len(server.asked) < 7:
+            time.sleep(0.01)
+    read = [sample.values["requests"] for sample in scraper.samples()]
+    assert read[:4] == [1, 2, 4, 6]
+    failed, late = scraper.notes()
+    assert failed.endswith("HTTP 500 (2 times)")
+    assert late.startswith("the engine's metrics have ")
+
+
+def test_a_slow_page_delays_no_other_sample() -> None:
+    with (
+        serving(hangs) as server,
+        record(
+            os.getpid(), interval_s=0.02, sources=Sources(page=Scraper(ENGINE, server.endpoint, timeout_s=0.5))
+        ) as recorder,
+    ):
+        time.sleep(0.5)
+    stamps = [sample.t_ns for sample in recorder.telemetry.host]
+    assert len(stamps) > 5  # after the first page, that the load waited for
+    assert not any(note.startswith("the sampler") for note in recorder.telemetry.notes)
+
+
+def test_a_port_that_nothing_listens_on_is_said() -> None:
+    endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "scripted")
+    with Scraper(ENGINE, endpoint) as scraper:
+        pass
+    assert len(scraper.notes()) == 1
+    assert scraper.samples() == ()
