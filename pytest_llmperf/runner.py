@@ -32,7 +32,7 @@ from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Phase, Trial
 from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
-from pytest_llmperf.samples import Telemetry
+from pytest_llmperf.samples import GPU_LOST, Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
@@ -103,7 +103,7 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
-    gpus = None if live.engine.cpu else plan.server.gpus
+    gpus = None if live.engine.cpu else live.spec.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     with closing(Stop()) as stop, record(live.pid, gpus) as recorder:
@@ -133,13 +133,21 @@ def run_replay(
     if tokenizer is not None:
         drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
+    lost = next((note for note in trial.telemetry.notes if note.startswith(GPU_LOST)), None)
+    if lost is not None and (ended_by is None or isinstance(ended_by, LlmperfError)):
+        ended_by = InfraError(f"{lost}: see the kernel's log of this machine, and reset or drain the GPU")
     if ended_by is not None:
         raise Interrupted(trial, ended_by) from ended_by
     return trial
 
 
-def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Path) -> TrialReport:
-    """Write the trial's records and telemetry below ``report_dir`` and give its summary."""
+def store_trial(
+    plan: Plan, trial: Trial, template_tokens: float, report_dir: Path, usd_per_hour: float | None = None
+) -> TrialReport:
+    """Write the trial's records and telemetry below ``report_dir`` and give its summary.
+
+    ``usd_per_hour``: price of the server's GPUs.
+    """
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     records, telemetry = f"records/{name}", f"telemetry/{name}" if trial.telemetry.host or trial.telemetry.gpu else None
     try:
@@ -156,8 +164,9 @@ def store_trial(plan: Plan, trial: Trial, template_tokens: float, report_dir: Pa
         shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
         asked=plan.limited,
+        gpu_shared=plan.server.gpu_shared,
     )
-    return trial_report(trial, metrics_of(plan, [trial], ()), assess(trial, facts), records, telemetry)
+    return trial_report(trial, metrics_of(plan, [trial], (), usd_per_hour), assess(trial, facts), records, telemetry)
 
 
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from pytest_llmperf.fields import Frozen, Seconds, on_other_machine
+from pytest_llmperf.fields import Frozen, Pause, Seconds, on_other_machine, spread_gpus
 
 __all__ = ["LAUNCH_ONLY", "ServerSpec", "TimeLimits"]
 
@@ -25,7 +25,10 @@ class TimeLimits(Frozen):
     run: Seconds = 3600.0
 
 
-LAUNCH_ONLY = ("version", "image", "image_template", "executable", "extra_args", "env", "port")
+LAUNCH_ONLY = (
+    *("version", "image", "image_template", "executable", "extra_args", "env", "port"),
+    *("any_gpus", "gpu_wait"),
+)
 """Fields of a server that only a launch can apply."""
 
 _PLACE: Final = "{version}"
@@ -78,6 +81,13 @@ class ServerSpec(Frozen):
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[int, ...] = ()
+    """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
+    any_gpus: int = Field(default=0, ge=0)
+    """So many that are free, chosen when its campaign begins."""
+    gpu_wait: Pause = 1800.0
+    """Seconds to wait for GPUs that another job holds."""
+    gpu_shared: bool = False
+    """Others may compute on its GPUs beside it."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """None: a free port."""
     startup_timeout: Seconds = 900.0
@@ -97,6 +107,11 @@ class ServerSpec(Frozen):
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value).strip() for name, value in table.items()
         }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _any(cls, table: object) -> object:
+        return spread_gpus(table)
 
     @field_validator("version")
     @classmethod
@@ -134,6 +149,8 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        if self.gpu_count and "CUDA_VISIBLE_DEVICES" in self.env:
+            raise ValueError("gpus and env.CUDA_VISIBLE_DEVICES both say which GPUs it sees; keep gpus")
         if self.gpus and self.on_other_machine:
             problem = f"gpus = {list(self.gpus)} are this machine's, and url = {self.url!r} leads to another"
             raise ValueError(f"{problem}: leave gpus out")
@@ -146,6 +163,10 @@ class ServerSpec(Frozen):
         for name in given:
             _require_placed(name, getattr(self, name), self.version)
         return self
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.gpus) or self.any_gpus
 
     @property
     def targeted(self) -> bool:

@@ -50,7 +50,7 @@ class Campaign:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
         self._umpire = umpire
-        self._rig = Rig(report_dir, observer, umpire.pool)
+        self._rig = Rig(report_dir, observer, umpire.pool, umpire.prices)
         self._cases = {plan.nodeid: umpire.case(plan, len(self.plans)) for plan in self.plans}
         self._replays_done = dict.fromkeys(self._cases, 0)
         self._measured: dict[str, dict[str, MetricValue]] = {}
@@ -142,8 +142,8 @@ class Campaign:
         return self.spec.targeted or not self.spec.gpus
 
     def close(self) -> None:
-        """Stop the server for sure. Safe to call twice."""
-        self._rig.stop()
+        """Stop the server for sure, and give its GPUs up. Safe to call twice."""
+        self._rig.close()
 
     def launches(self) -> tuple[LaunchReport, ...]:
         """All launches so far, the live one last."""
@@ -225,7 +225,8 @@ class Campaign:
         starts = case.starts["candidate"] or [launch.start_up for launch in launches]
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
-        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts)
+        hourly = self._rig.hourly(case.identities["candidate"])
+        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts, hourly)
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],

@@ -137,7 +137,7 @@ def check_parameters(engine: Engine, spec: ServerSpec) -> None:
         if getattr(spec, name) is not None and name not in engine.parameters:
             has = ", ".join(engine.parameters) or "no parameters of these"
             raise ConfigError(f"servers.{spec.name}", name, f"{engine.title} has no such parameter; it has: {has}")
-    if spec.gpus and engine.cpu:
+    if spec.gpu_count and engine.cpu:
         raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.counting import token_truth
+from pytest_llmperf.metrics.gpu_validity import gpu_state
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import known_tokens, ttft
@@ -65,6 +66,8 @@ class LoadFacts:
     """Metrics that limits were set on."""
     stationary: bool = True
     """False where the plan itself changes the load inside the window (ramp, trace): no steady state to check."""
+    gpu_shared: bool = False
+    """Whether others may compute on the server's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     late, stalled = _late(trial, facts, measured)
     starved, slower = _fed(trial, facts, measured)
     miscounted, counting = token_truth(ok)
+    slowed, gpu_notes = gpu_state(trial, shared=facts.gpu_shared)
     reasons = [
         *_incomplete(trial, measured, ok, facts),
         *late,
@@ -97,6 +101,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_broken(trial),
         *_overcounted(ok),
         *miscounted,
+        *slowed,
     ]
     notes = [
         *stalled,
@@ -109,6 +114,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_retried(trial),
         *_reads(trial, facts),
         *_busy(trial),
+        *gpu_notes,
     ]
     steady = steadiness(trial, facts.request_rate is not None) if facts.stationary and measured else None
     return Validity(

@@ -12,7 +12,12 @@ from pytest_llmperf.plan import ServerSpec
 
 __all__ = ["cache_folders", "cold"]
 
-_NO_MATTER: Final = frozenset({"name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"})
+_NO_MATTER: Final = frozenset(
+    {
+        *("name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"),
+        *("gpus", "any_gpus", "gpu_wait", "gpu_shared"),
+    }
+)
 """Fields of which nothing that is compiled depends."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,8 @@ from pytest_llmperf.server.provision import Provisioned, provision
 from pytest_llmperf.server.readiness import Progress, await_answer, await_ready, require_own, start_error
 
 __all__ = ["Launch", "launch"]
+
+Watch = Callable[[int], AbstractContextManager[object]]
 
 _ATTEMPTS: Final = 3
 _STOP_GRACE: Final = 30.0
@@ -95,13 +98,16 @@ def launch(
     on_progress: Progress | None = None,
     provisioned: Provisioned | None = None,
     environment: Mapping[str, Fact] | None = None,
+    devices: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> Launch:
     """Start the server of ``spec`` (or connect to it, where it has a URL) and return it when it has answered.
 
     The log goes to a new file in ``log_dir``. ``provisioned`` is what ``provision(spec)`` gave (None: it is asked
-    now), ``environment`` what is known of this machine besides its host: GPUs, pool. Raises ConfigError for an engine,
-    parameter or model that can't be launched, InfraError for a taken port, ServerStartError where the server does not
-    come up, TargetError for a running server that refuses.
+    now), ``environment`` what is known of this machine besides its host: GPUs, pool. ``devices`` are variables that let
+    it see its GPUs; ``watch`` is given its process id, for a ``with`` block that lasts until it is ready. Raises
+    ConfigError for an engine, parameter or model that can't be launched, InfraError for a taken port, ServerStartError
+    where the server does not come up, TargetError for a running server that refuses.
     """
     if spec.targeted:
         endpoint, identity = connect(spec)
@@ -113,7 +119,8 @@ def launch(
             require_free(spec.port)
         port = spec.port or free_port()
         try:
-            return _start(spec, given, port, _new_log(spec, log_dir), on_progress, environment or {})
+            log = _new_log(spec, log_dir)
+            return _start(spec, given, port, log, on_progress, environment or {}, devices or {}, watch or nullcontext)
         except ServerStartError as error:
             lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
             if lost_port and spec.port is not None:
@@ -130,6 +137,8 @@ def _start(
     log_path: Path,
     on_progress: Progress | None,
     environment: Mapping[str, Fact],
+    devices: Mapping[str, str],
+    watch: Watch,
 ) -> Launch:
     """One attempt. Whatever goes wrong, nothing of it is left running."""
     engine = engine_of(spec)
@@ -140,11 +149,11 @@ def _start(
     needs_compiling = cold(spec)
     begun = time.monotonic()
     # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
-    env = {"PYTHONUNBUFFERED": "1", **os.environ, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
+    env = {"PYTHONUNBUFFERED": "1", **os.environ, **devices, **cache_folders(spec), **spec.env, "HF_HUB_OFFLINE": "1"}
     process = ServerProcess.start(command, env, log_path)
     try:
         endpoint = Endpoint(f"http://{HOST}:{port}", HOST, port, False, "", engine.name)
-        with open_client(endpoint, timeout=min(60.0, spec.startup_timeout)) as client:
+        with watch(process.pid), open_client(endpoint, timeout=min(60.0, spec.startup_timeout)) as client:
             await_ready(
                 process,
                 client,

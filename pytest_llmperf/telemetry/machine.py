@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.telemetry.nvml import gpu_facts
+from pytest_llmperf.telemetry.cards import gpu_facts
 
 __all__ = ["machine_facts"]
 

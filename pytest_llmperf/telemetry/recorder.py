@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
+from pytest_llmperf.telemetry.gpu import GpuSampler
 from pytest_llmperf.telemetry.host import ProcessTree
-from pytest_llmperf.telemetry.nvml import GpuMemory
 
 __all__ = ["Recorder", "record"]
 
@@ -36,7 +36,7 @@ class Recorder:
     def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float) -> None:
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
-        self._memory = GpuMemory(self._gpus or ())
+        self._memory = GpuSampler(self._gpus or ())
         self._interval_s = interval_s
         self._host: list[HostSample] = []
         self._gpu: list[GpuSample] = []
