@@ -225,17 +225,19 @@ class Campaign:
         starts = case.starts["candidate"] or [launch.start_up for launch in launches]
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
-        hourly = self._rig.hourly(case.identities["candidate"])
-        self._measured[plan.nodeid] = metrics_of(plan, case.trials.pop("candidate", []), starts, hourly)
+        hourly = {arm: self._rig.hourly(identity) for arm, identity in case.identities.items()}
+        found = metrics_of(plan, case.trials.pop("candidate", []), starts, hourly["candidate"])
+        other = metrics_of(plan, baseline, case.starts["baseline"], hourly.get("baseline")) if baseline else None
+        self._measured[plan.nodeid] = found
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],
-            metrics=metric_reports(self._measured[plan.nodeid]),
+            metrics=metric_reports(found),
             trials=tuple(own),
             launches=launches,
             attempted=sum(trial.attempted for trial in own),
             ok=sum(trial.ok for trial in own),
             failed=sum(trial.failed for trial in own),
             cut=sum(trial.cut for trial in own),
-            baseline=metric_reports(metrics_of(plan, baseline, case.starts["baseline"])) if baseline else None,
+            baseline=None if other is None else metric_reports(other),
         )
