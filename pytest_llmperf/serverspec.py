@@ -149,6 +149,8 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        if self.gpus and self.any_gpus:
+            raise ValueError("gpus and any_gpus both say which GPUs it has; keep one of them")
         if self.gpu_count and "CUDA_VISIBLE_DEVICES" in self.env:
             raise ValueError("gpus and env.CUDA_VISIBLE_DEVICES both say which GPUs it sees; keep gpus")
         if self.gpus and self.on_other_machine:

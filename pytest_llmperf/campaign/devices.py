@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import final
 
 from pytest_llmperf.cards import Card
+from pytest_llmperf.engines import engine_of
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.gpus import GpuLocks, Wish, take
@@ -66,7 +67,7 @@ class Devices:
 
 
 def _wish(spec: ServerSpec) -> Wish | None:
-    if spec.targeted or not (spec.gpus or spec.any_gpus):
+    if spec.targeted or not spec.gpu_count or engine_of(spec).cpu:
         return None
     return Wish(spec.gpus, spec.any_gpus, spec.gpu_wait, spec.gpu_shared)
 

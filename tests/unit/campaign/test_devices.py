@@ -79,9 +79,9 @@ def test_two_campaigns_do_not_share_a_gpu(driver: Driver, devices: Devices) -> N
 
 def test_a_server_without_gpus_takes_none(devices: Devices, locks: Path) -> None:
     for wanted in (
-        ServerSpec(name="s", engine="embedded"),
+        ServerSpec(name="s", engine="embedded", gpus=(0,)),  # those of an xdist worker
         spec(),
-        ServerSpec(name="s", engine="vllm", url="http://h"),
+        ServerSpec(name="s", engine="vllm", url="http://127.0.0.1:1", gpus=(0,)),
     ):
         assert acquire(devices, wanted) is wanted
     assert devices.environment == {}
