@@ -1,19 +1,16 @@
-"""The GPUs of this machine, each as its driver describes it now; and as facts of a server's identity."""
+"""The GPUs of this machine, each as its driver describes it now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
 from pytest_llmperf.cards import Card, GpuProcess
-from pytest_llmperf.identity import Fact
-from pytest_llmperf.telemetry.nvml import GpuLostError, Library, NoDriverError, opened
+from pytest_llmperf.telemetry.nvml import GpuLostError, Library, opened
 
-__all__ = ["gpu_facts", "memory_of", "read_cards"]
-
-_GIB: Final = 2**30
+__all__ = ["clock_reasons", "memory_of", "mode", "read_cards"]
 
 
 def read_cards(gpus: Sequence[int] = ()) -> tuple[Card, ...]:
@@ -77,11 +74,11 @@ def _figures(library: Library, handle: Any) -> dict[str, Any]:
         "memory_clock_mhz": ask("nvmlDeviceGetClockInfo", handle, memory),
         "memory_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", handle, memory),
         "throttle": clock_reasons(library, handle),
-        "persistence": _flag(ask("nvmlDeviceGetPersistenceMode", handle)),
-        "mig": _flag(ask("nvmlDeviceGetMigMode", handle)),
-        "ecc": _flag(ask("nvmlDeviceGetEccMode", handle)),
+        "persistence": mode(ask("nvmlDeviceGetPersistenceMode", handle)),
+        "mig": mode(ask("nvmlDeviceGetMigMode", handle)),
+        "ecc": mode(ask("nvmlDeviceGetEccMode", handle)),
         "ecc_errors": ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0),  # uncorrected, since the driver was loaded
-        "gpm": _flag(getattr(ask("nvmlGpmQueryDeviceSupport", handle), "isSupportedDevice", None)),
+        "gpm": mode(getattr(ask("nvmlGpmQueryDeviceSupport", handle), "isSupportedDevice", None)),
     }
     try:
         total, used, free, reserved = memory_of(library, handle)
@@ -115,55 +112,8 @@ def _scaled(value: float | None, by: int) -> float | None:
     return None if value is None else value / by
 
 
-def _flag(value: Any) -> bool | None:
-    """Of a mode; where there are a current and a pending one, the current."""
+def mode(value: Any) -> bool | None:
+    """Of what can be on or off; where there are a current and a pending one, the current."""
     if value is None:
         return None
     return bool(value[0] if isinstance(value, list | tuple) else value)
-
-
-def gpu_facts(gpus: Sequence[int] = ()) -> dict[str, Fact]:
-    """Environment facts of the GPUs with the given NVML indices (none given: of all there are).
-
-    ``gpu`` kind, ``gpu_count``, ``gpu_memory`` of each, ``driver``, and ``mig`` where a GPU is split. Never raises for
-    a driver's sake: what it does not tell is absent, so that the identity says unknown.
-    """
-    found: dict[str, str | None] = {}
-    try:
-        with opened() as library:
-            found["driver"] = library.text("nvmlSystemGetDriverVersion")
-            indices = tuple(gpus) or range(library.demand("nvmlDeviceGetCount"))
-            handles = [library.demand("nvmlDeviceGetHandleByIndex", index) for index in indices]
-            if handles:
-                found |= {
-                    "gpu": _alike(library.text("nvmlDeviceGetName", handle) for handle in handles),
-                    "gpu_count": str(len(handles)),
-                    "gpu_memory": _alike(_size(library, handle) for handle in handles),
-                    "mig": "on" if any(_split(library, handle) for handle in handles) else None,
-                }
-    except (NoDriverError, GpuLostError, LookupError):
-        pass  # what was told before counts
-    return {name: Fact(value=value, source="live") for name, value in found.items() if value}
-
-
-def _size(library: Library, handle: Any) -> str | None:
-    """In whole GiB: what a driver counts as the total moves by some MiB from version to version."""
-    try:
-        return f"{memory_of(library, handle)[0] / _GIB:.0f} GiB"
-    except (GpuLostError, LookupError):
-        return None
-
-
-def _split(library: Library, handle: Any) -> bool:
-    """Whether it is divided into instances (MIG) now."""
-    try:
-        return bool(_flag(library.ask("nvmlDeviceGetMigMode", handle)))
-    except GpuLostError:
-        return False
-
-
-def _alike(values: Iterable[str | None]) -> str | None:
-    """The one value of all GPUs, or the different ones; None where any of them is not known."""
-    found = list(values)
-    known = [value for value in found if value]
-    return " + ".join(sorted(set(known))) if len(known) == len(found) else None

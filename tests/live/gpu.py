@@ -2,13 +2,14 @@
 
     python tests/live/gpu.py [SECONDS] [GPU ...]
 
-Prints one JSON object: milliseconds of the samples with everything and of those in between, wall clock and CPU; CPU
-share of one core at 5 samples a second; the last sample of each kind; notes; the doctor's findings. ``ok`` is whether
-the share is below 1 %.
+Needs this checkout, nvidia-ml-py and psutil. Prints one JSON object: milliseconds of the samples with everything and
+of those in between, wall clock and CPU; CPU share of one core at 5 samples a second; the last sample of each kind;
+notes; the doctor's findings. ``ok`` is whether the share is below 1 %.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -21,7 +22,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pytest_llmperf.cli.__main__ import main
+from pytest_llmperf.cli.doctor_gpu import run
 from pytest_llmperf.samples import GpuSample
 from pytest_llmperf.telemetry.gpu import GpuSampler
 
@@ -94,5 +95,5 @@ if __name__ == "__main__":
     wanted = [int(each) for each in sys.argv[2:]] or [0]
     shown = {"sampler": sampled(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0, wanted), "calls_ms": calls(wanted)}
     with contextlib.redirect_stdout(io.StringIO()) as told:
-        status = main(["doctor", "gpu", "--json"])
+        status = run(argparse.Namespace(json=True))
     print(json.dumps({**shown, "doctor": {"status": status, **json.loads(told.getvalue())}}, indent=1))

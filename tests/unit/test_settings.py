@@ -145,7 +145,7 @@ def test_a_running_server_of_this_machine_may_have_gpus(tmp_path: Path, url: str
 
 
 def test_any_gpus_and_how_long_to_wait_for_them(tmp_path: Path) -> None:
-    text = "[servers.s]\nengine = 'vllm'\ngpus = 'any:2'\ngpu_wait = '5 min'\ngpu_shared = true\n"
+    text = "[servers.s]\nengine = 'embedded'\ngpus = 'any:2'\ngpu_wait = '5 min'\ngpu_shared = true\n"
     found = settings(tmp_path, text)
     read = server_named("s", found, Overrides())
     assert (read.gpus, read.any_gpus, read.gpu_count, read.gpu_wait, read.gpu_shared) == ((), 2, 2, 300.0, True)
@@ -153,7 +153,7 @@ def test_any_gpus_and_how_long_to_wait_for_them(tmp_path: Path) -> None:
     assert (one.gpu_count, one.gpu_wait) == (1, 0.0)
     assert server_named("s", found, Overrides(assignments=("gpus=[3]",))).gpus == (3,)
     assert server_named(None, found, Overrides(server="s", url="http://127.0.0.1:1")).gpu_count == 0
-    assert server_named("s", settings(tmp_path, "[servers.s]\nengine = 'vllm'\n"), Overrides()).gpu_wait == 1800
+    assert server_named("s", settings(tmp_path, "[servers.s]\nengine = 'embedded'\n"), Overrides()).gpu_wait == 1800
 
 
 def test_a_url_of_the_command_line_takes_the_gpus_along_only_on_this_machine(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 from pytest_llmperf.server.process import LAUNCH_VARIABLE
 from pytest_llmperf.telemetry import gpu as module
-from pytest_llmperf.telemetry.cards import gpu_facts, read_cards
+from pytest_llmperf.telemetry.cards import read_cards
 from pytest_llmperf.telemetry.gpu import GpuSampler
-from pytest_llmperf.telemetry.machine import machine_facts
+from pytest_llmperf.telemetry.machine import gpu_facts, machine_facts
 from pytest_llmperf.telemetry.nvml import NoDriverError
 from pytest_llmperf.telemetry.recorder import record
 
