@@ -27,6 +27,7 @@ from pytest_llmperf.load.request import PreparedRequest, body, encode
 from pytest_llmperf.load.texts import Prompt, conversation, prompt_of
 from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.metrics import LoadFacts, assess
+from pytest_llmperf.metrics.gpu_validity import GpuFacts
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Phase, Trial
@@ -164,7 +165,7 @@ def store_trial(
         shared_prefix=plan.workload.shares,
         template_tokens=template_tokens,
         asked=plan.limited,
-        gpu_shared=plan.server.gpu_shared,
+        gpu=GpuFacts(plan.server.gpu_shared, plan.server.lock_clocks),
     )
     return trial_report(trial, metrics_of(plan, [trial], (), usd_per_hour), assess(trial, facts), records, telemetry)
 

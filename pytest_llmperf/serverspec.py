@@ -27,7 +27,7 @@ class TimeLimits(Frozen):
 
 LAUNCH_ONLY = (
     *("version", "image", "image_template", "executable", "extra_args", "env", "port"),
-    *("any_gpus", "gpu_wait"),
+    *("any_gpus", "gpu_wait", "lock_clocks"),
 )
 """Fields of a server that only a launch can apply."""
 
@@ -88,6 +88,8 @@ class ServerSpec(Frozen):
     """Seconds to wait for GPUs that another job holds."""
     gpu_shared: bool = False
     """Others may compute on its GPUs beside it."""
+    lock_clocks: int | None = Field(default=None, ge=100, le=10_000)
+    """MHz that the SM clocks of its GPUs are held at while its campaign runs."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """None: a free port."""
     startup_timeout: Seconds = 900.0
@@ -149,6 +151,8 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        if self.lock_clocks is not None and not self.gpu_count:
+            raise ValueError("lock_clocks needs gpus: whose clocks?")
         if self.gpus and self.any_gpus:
             raise ValueError("gpus and any_gpus both say which GPUs it has; keep one of them")
         if self.gpu_count and "CUDA_VISIBLE_DEVICES" in self.env:

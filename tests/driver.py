@@ -50,6 +50,10 @@ class Gpu:
     activity: tuple[float, float] | None = None
     """Percent of SM and DRAM activity; None: no GPM."""
     lost: bool = False
+    locked: int | None = None
+    """MHz that its clocks are locked at."""
+    refuses: bool = False
+    """To have them locked."""
 
 
 class Driver(ModuleType):
@@ -162,6 +166,22 @@ class Driver(ModuleType):
 
     def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
         return told(self.gpus[handle].ecc_errors)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        found = [place for place, gpu in enumerate(self.gpus) if gpu.uuid == uuid]
+        if not found:
+            raise NVMLError(NOT_FOUND, "Not Found")
+        return found[0]
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
+        gpu = self._of(handle, "lock clocks")
+        if gpu.refuses:
+            raise NVMLError(4, "Insufficient Permissions")
+        assert low == high
+        gpu.locked = low
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
+        self._of(handle, "free clocks").locked = None
 
     # --- activity counters: a sample is a list that remembers of which GPU it is
 

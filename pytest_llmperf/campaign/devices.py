@@ -13,6 +13,7 @@ from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.gpus import GpuLocks, Wish, take
 from pytest_llmperf.server.room import levels, require_returned, require_room, visible
 from pytest_llmperf.telemetry.cards import read_cards
+from pytest_llmperf.telemetry.clocks import ClockLock
 from pytest_llmperf.telemetry.nvml import NoDriverError
 
 __all__ = ["Devices"]
@@ -25,6 +26,8 @@ class Devices:
     def __init__(self) -> None:
         self._locks: GpuLocks | None = None
         self._wish: Wish | None = None
+        self._clocks: ClockLock | None = None
+        self._mhz: int | None = None
         self._before: dict[str, int] = {}
 
     @property
@@ -49,7 +52,23 @@ class Devices:
         share = spec.gpu_memory_utilization
         require_room(replace(wish, gpus=indices, memory_share=share), lambda: _cards(ours))
         self._before = {} if wish.shared else levels(_cards(ours))
+        self._hold(spec.lock_clocks)
         return ours
+
+    def _hold(self, mhz: int | None) -> None:
+        """Hold the SM clocks of our GPUs at ``mhz``, or as they are by themselves."""
+        if mhz == self._mhz or self._locks is None:
+            return
+        self._free()
+        if mhz is not None:
+            gpus = tuple(card.index for card in self._locks.cards)
+            self._clocks = ClockLock([card.uuid for card in self._locks.cards], mhz, lambda: _read(gpus))
+            self._mhz = mhz
+
+    def _free(self) -> None:
+        clocks, self._clocks, self._mhz = self._clocks, None, None
+        if clocks is not None:
+            clocks.release()
 
     def returned(self) -> None:
         """After the end of a server: wait until its GPUs' memory is back. Raises InfraError where it is not."""
@@ -59,11 +78,14 @@ class Devices:
             require_returned(before, lambda: _read(gpus))
 
     def release(self) -> None:
-        """Safe to call twice."""
-        if self._locks is not None:
-            self._locks.release()
-        self._locks = self._wish = None
-        self._before = {}
+        """Safe to call twice. Raises InfraError where the clocks cannot be given back."""
+        try:
+            self._free()
+        finally:
+            if self._locks is not None:
+                self._locks.release()
+            self._locks = self._wish = None
+            self._before = {}
 
 
 def _wish(spec: ServerSpec) -> Wish | None:

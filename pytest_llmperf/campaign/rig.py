@@ -20,7 +20,7 @@ from pytest_llmperf.metrics.resources import memory_series
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
-from pytest_llmperf.samples import Telemetry
+from pytest_llmperf.samples import GPU_LOST, Telemetry
 from pytest_llmperf.server.launch import Launch, launch
 from pytest_llmperf.telemetry.machine import machine_facts
 from pytest_llmperf.telemetry.recorder import Recorder, record
@@ -90,10 +90,10 @@ class Rig:
         """A fresh launch of ``spec``; the one that is live ends first. Raises LlmperfError, having noted the launch."""
         self.stop()
         self._now = _Now(arm, block, priming, time.monotonic())
+        starting: list[Recorder] = []
         try:
             spec = self._devices.acquire(spec, self._progress_of(spec))
-            starting: list[Recorder] = []
-            self._live = launch(
+            live = launch(
                 spec,
                 log_dir=self._report_dir / "logs",
                 on_progress=self._progress_of(spec),
@@ -102,13 +102,19 @@ class Rig:
                 watch=lambda pid: _watch(starting, pid, spec),
             )
             if starting:
-                self._live.start = replace(self._live.start, memory_bytes=_largest(starting[-1].telemetry))
+                live.start = replace(live.start, memory_bytes=_largest(starting[-1].telemetry))
+            if (lost := _lost(starting)) is not None:
+                live.stop()
+                raise lost
         except LlmperfError as error:
             self._past.append(self._failed(error, spec))
+            if isinstance(error, ServerStartError) and (lost := _lost(starting)) is not None:
+                raise lost from error
             raise
         finally:
             self.observer.idle()
-        return self._live
+        self._live = live
+        return live
 
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
         """One replay on the live launch, stored and noted; ``salt`` makes its texts unlike those of any other.
@@ -248,6 +254,12 @@ def _watch(starting: list[Recorder], pid: int, spec: ServerSpec) -> Recorder:
     """What records the memory of a server that starts; the last of ``starting`` is the one of the last attempt."""
     starting.append(record(pid, None if engine_of(spec).cpu else spec.gpus, START_INTERVAL_S))
     return starting[-1]
+
+
+def _lost(starting: list[Recorder]) -> InfraError | None:
+    """The failure of a GPU while a server started."""
+    notes = starting[-1].telemetry.notes if starting else ()
+    return next((InfraError(note) for note in notes if note.startswith(GPU_LOST)), None)
 
 
 def _largest(telemetry: Telemetry) -> int | None:

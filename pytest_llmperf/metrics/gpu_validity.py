@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from pytest_llmperf.cards import SLOWDOWNS, reasons_in
+from pytest_llmperf.cards import SLOWDOWNS, STEP_MHZ, reasons_in
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 
-__all__ = ["CLOCK_NOTE", "arms_state", "gpu_state"]
+__all__ = ["CLOCK_NOTE", "GpuFacts", "arms_state", "gpu_state"]
 
 CLOCK_NOTE: Final = "the GPU's clock"
 """How a note on the arms' clocks begins: a later one, over more launches, replaces it."""
@@ -22,32 +23,55 @@ START_K: Final = 10.0
 """Difference of the mean temperatures that the arms' launches began their loads with."""
 CLOCK_OFF: Final = 0.05
 """Difference of the highest clocks: steps of 15 MHz for temperature are less."""
+NEAR_NS: Final = 1_000_000_000
+"""Time between two samples that tell processes."""
 FREE: Final = 0.2
 """Share of an arm's busy samples in which no power cap held the clock: then its highest is its limit."""
 FEW: Final = 3
+STRAYED: Final = 0.05
+"""Share of the busy samples that may be off a locked clock by more than a step."""
 _IDLE: Final = 0x1
 _POWER_CAP: Final = 0x4
 
 
-def gpu_state(trial: Trial, *, shared: bool = False) -> tuple[list[str], list[str]]:
-    """Reasons that make a trial INVALID, and notes. ``shared``: others may compute on the GPUs beside the server.
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """What was asked of the GPUs."""
 
-    Samples of the window count. A power cap is normal under load and says nothing.
+    shared: bool = False
+    """Others may compute on them beside the server."""
+    locked_mhz: int | None = None
+    """What the SM clocks are to be held at."""
+
+
+_PLAIN: Final = GpuFacts()
+
+
+def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[str]]:
+    """Reasons that make a trial INVALID, and notes.
+
+    Samples of the window count; for processes, which are asked for more seldom, also those close to it. A power cap is normal under load and says nothing, unless a clock is to be held.
     """
     window = trial.window
     inside: dict[int, list[GpuSample]] = defaultdict(list)
+    near: dict[int, list[GpuSample]] = defaultdict(list)
     for sample in trial.telemetry.gpu:
         if window.start_ns <= sample.t_ns <= window.end_ns:
             inside[sample.gpu].append(sample)
+        if window.start_ns - NEAR_NS <= sample.t_ns <= window.end_ns + NEAR_NS:
+            near[sample.gpu].append(sample)
     reasons: list[str] = [note for note in trial.telemetry.notes if note.startswith(GPU_LOST)]
     notes: list[str] = []
-    for gpu, samples in sorted(inside.items()):
+    for gpu in sorted(near):
+        samples = inside[gpu]
         share, text = _slowed(gpu, samples, window.start_ns)
         if share:
             (reasons if share >= SLOWED else notes).append(text)
-        strangers = _strangers(gpu, samples, window.start_ns)
+        strangers = _strangers(gpu, near[gpu], window.start_ns)
         if strangers:
-            (notes if shared else reasons).append(strangers)
+            (notes if facts.shared else reasons).append(strangers)
+        if facts.locked_mhz is not None:
+            reasons += _strayed(gpu, samples, facts.locked_mhz)
     return reasons, notes
 
 
@@ -102,8 +126,22 @@ def _strangers(gpu: int, samples: Sequence[GpuSample], start_ns: int) -> str:
         return ""
     pids = sorted({pid for sample in met for pid in sample.foreign_pids or ()})
     who = f"process {pids[0]}" if len(pids) == 1 else f"processes {', '.join(map(str, pids))}"
-    when = f"between {_seconds(met[0], start_ns)} and {_seconds(met[-1], start_ns)} of the window"
+    when = f"between {_seconds(met[0], start_ns)} and {_seconds(met[-1], start_ns)} after the window began"
     return f"foreign {who} on GPU {gpu} {when}: give the server a GPU of its own"
+
+
+def _strayed(gpu: int, samples: Sequence[GpuSample], mhz: int) -> list[str]:
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None and _is_busy(sample)]
+    off = [clock for clock in clocks if abs(clock - mhz) > STEP_MHZ]
+    if len(off) <= STRAYED * len(clocks):
+        return []
+    strayed = f"GPU {gpu} did not hold its locked clock of {mhz} MHz: {min(off)} to {max(off)} MHz in"
+    return [f"{strayed} {100 * len(off) / len(clocks):.0f} % of {len(clocks)} samples: lock a lower one"]
+
+
+def _is_busy(sample: GpuSample) -> bool:
+    """Whether it is known that no idleness held the clock."""
+    return sample.throttle is not None and not sample.throttle & _IDLE
 
 
 def _seconds(sample: GpuSample, start_ns: int) -> str:
@@ -135,8 +173,7 @@ def _busy(trials: Sequence[Trial]) -> list[GpuSample]:
         for sample in trial.telemetry.gpu
         if trial.window.start_ns <= sample.t_ns <= trial.window.end_ns
         and sample.sm_clock_mhz is not None
-        and sample.throttle is not None
-        and not sample.throttle & _IDLE
+        and _is_busy(sample)
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.counting import token_truth
-from pytest_llmperf.metrics.gpu_validity import gpu_state
+from pytest_llmperf.metrics.gpu_validity import GpuFacts, gpu_state
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import known_tokens, ttft
@@ -66,8 +66,7 @@ class LoadFacts:
     """Metrics that limits were set on."""
     stationary: bool = True
     """False where the plan itself changes the load inside the window (ramp, trace): no steady state to check."""
-    gpu_shared: bool = False
-    """Whether others may compute on the server's GPUs."""
+    gpu: GpuFacts = field(default_factory=GpuFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     late, stalled = _late(trial, facts, measured)
     starved, slower = _fed(trial, facts, measured)
     miscounted, counting = token_truth(ok)
-    slowed, gpu_notes = gpu_state(trial, shared=facts.gpu_shared)
+    slowed, gpu_notes = gpu_state(trial, facts.gpu)
     reasons = [
         *_incomplete(trial, measured, ok, facts),
         *late,

@@ -15,7 +15,7 @@ __all__ = ["cache_folders", "cold"]
 _NO_MATTER: Final = frozenset(
     {
         *("name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"),
-        *("gpus", "any_gpus", "gpu_wait", "gpu_shared"),
+        *("gpus", "any_gpus", "gpu_wait", "gpu_shared", "lock_clocks"),
     }
 )
 """Fields of which nothing that is compiled depends."""

@@ -116,6 +116,7 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
         (SERVER + "gpus = 'any'", "gpus = 'any' is neither a list of numbers, e.g. [0, 1], nor e.g. 'any:2'"),
         (SERVER + "gpus = 'any:0'", "gpus = 'any:0' is neither"),
         (SERVER + "gpus = [0]\nany_gpus = 1", "gpus and any_gpus both say which GPUs it has; keep one of them"),
+        (SERVER + "lock_clocks = 1500", "lock_clocks needs gpus: whose clocks?"),
         (SERVER + "gpu_wait = 10", "servers.s.gpu_wait: 10 has no unit; write e.g. '10 s'"),
         (SERVER + "gpus = [0]\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
         (

@@ -105,6 +105,30 @@ def test_a_gpu_that_is_not_there_is_infra(driver: Driver, devices: Devices) -> N
         acquire(devices, spec(gpus=[7]))
 
 
+def test_clocks_are_held_from_the_first_launch_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, devices: Devices
+) -> None:
+    held: list[str] = []
+
+    class Clocks:
+        def __init__(self, uuids: list[str], mhz: int, look: Any) -> None:
+            self._name = f"{'+'.join(uuids)} {mhz}"
+            held.append(self._name)
+
+        def release(self) -> None:
+            held.remove(self._name)
+
+    monkeypatch.setattr(module, "ClockLock", Clocks)
+    wanted = spec(gpus=[0, 1], lock_clocks=1500)
+    for _ in range(2):
+        acquire(devices, wanted)
+        assert held == ["GPU-a+GPU-b 1500"]
+    acquire(devices, spec(gpus=[0, 1], lock_clocks=1200))
+    assert held == ["GPU-a+GPU-b 1200"]
+    devices.release()
+    assert held == []
+
+
 class Silent:
     def idle(self) -> None:
         pass

@@ -8,7 +8,7 @@ from driver import recorded
 from made import MS, record, trial
 
 from pytest_llmperf.metrics import LoadFacts, assess
-from pytest_llmperf.metrics.gpu_validity import arms_state, gpu_state
+from pytest_llmperf.metrics.gpu_validity import GpuFacts, arms_state, gpu_state
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import GPU_LOST, GpuSample, Telemetry
 
@@ -53,10 +53,30 @@ def test_a_slowdown_outside_the_window_does_not_count_and_a_glimpse_is_a_note() 
 def test_a_foreign_process_is_invalid_unless_it_may_be_there() -> None:
     samples = [at(100, foreign_pids=()), at(300, foreign_pids=(41,)), at(700, foreign_pids=(41, 42)), at(800)]
     reasons, notes = gpu_state(watched(*samples))
-    text = "foreign processes 41, 42 on GPU 0 between 0.3 s and 0.7 s of the window: give the server a GPU of its own"
+    text = "foreign processes 41, 42 on GPU 0 between 0.3 s and 0.7 s after the window began: give the server a GPU of its own"
     assert (reasons, notes) == ([text], [])
-    assert gpu_state(watched(*samples), shared=True) == ([], [text])
-    assert assess(watched(*samples), LoadFacts(gpu_shared=True)).valid
+    assert gpu_state(watched(*samples), GpuFacts(shared=True)) == ([], [text])
+    assert assess(watched(*samples), LoadFacts(gpu=GpuFacts(shared=True))).valid
+
+
+def test_processes_are_asked_for_seldom_so_those_close_to_the_window_count() -> None:
+    near = watched(at(-900, foreign_pids=(41,)), at(100), at(500))
+    far = watched(at(-1100, foreign_pids=(41,)), at(100), at(500), at(2100, foreign_pids=(41,)))
+    assert "foreign process 41 on GPU 0 between -0.9 s" in gpu_state(near)[0][0]
+    assert gpu_state(far) == ([], [])
+
+
+def test_a_locked_clock_that_the_gpu_did_not_hold_is_invalid() -> None:
+    idle = [at(10 * n, sm_clock_mhz=345, throttle=0x1) for n in range(40)]
+    held = [at(400 + n, sm_clock_mhz=1500 + (n % 2) * 15, throttle=0x2) for n in range(95)]
+    fell = [at(500 + n, sm_clock_mhz=1200 + n, throttle=0x4) for n in range(6)]
+    locked = GpuFacts(locked_mhz=1500)
+    assert gpu_state(watched(*idle, *held, *fell[:5]), locked) == ([], [])
+    assert gpu_state(watched(*idle, *held, *fell), locked)[0] == [
+        "GPU 0 did not hold its locked clock of 1500 MHz: 1200 to 1205 MHz in 6 % of 101 samples: lock a lower one"
+    ]
+    assert gpu_state(watched(*idle, *fell)) == ([], [])
+    assert gpu_state(watched(*idle), locked) == ([], [])
 
 
 def test_a_lost_gpu_is_a_reason() -> None:
