@@ -50,7 +50,8 @@ _PLAIN: Final = GpuFacts()
 def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[str]]:
     """Reasons that make a trial INVALID, and notes.
 
-    Samples of the window count; for processes, which are asked for more seldom, also those close to it. A power cap is normal under load and says nothing, unless a clock is to be held.
+    Samples of the window count; for processes, which are asked for more seldom, also those close to it. A power cap is
+    normal under load and says nothing, unless a clock is to be held.
     """
     window = trial.window
     inside: dict[int, list[GpuSample]] = defaultdict(list)

@@ -53,7 +53,8 @@ def test_a_slowdown_outside_the_window_does_not_count_and_a_glimpse_is_a_note() 
 def test_a_foreign_process_is_invalid_unless_it_may_be_there() -> None:
     samples = [at(100, foreign_pids=()), at(300, foreign_pids=(41,)), at(700, foreign_pids=(41, 42)), at(800)]
     reasons, notes = gpu_state(watched(*samples))
-    text = "foreign processes 41, 42 on GPU 0 between 0.3 s and 0.7 s after the window began: give the server a GPU of its own"
+    when = "between 0.3 s and 0.7 s after the window began"
+    text = f"foreign processes 41, 42 on GPU 0 {when}: give the server a GPU of its own"
     assert (reasons, notes) == ([text], [])
     assert gpu_state(watched(*samples), GpuFacts(shared=True)) == ([], [text])
     assert assess(watched(*samples), LoadFacts(gpu=GpuFacts(shared=True))).valid
