@@ -109,6 +109,7 @@ def read_terms(config: pytest.Config, settings: Settings) -> Terms:
         pool=settings.pool,
         given=_given(config),
         accepted=settings.accept,
+        prices=settings.prices,
     )
 
 

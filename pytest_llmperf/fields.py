@@ -22,8 +22,10 @@ __all__ = [
     "Price",
     "Rate",
     "Seconds",
+    "TimeLimits",
     "find_file",
     "on_other_machine",
+    "spread_gpus",
 ]
 
 
@@ -60,6 +62,17 @@ def on_other_machine(url: str | None) -> bool:
         return not ip_address(host).is_loopback
     except ValueError:
         return host != "localhost" and not host.endswith(".localhost")
+
+
+def spread_gpus(table: object) -> object:
+    """A server's table with ``gpus = "any:2"`` written as ``any_gpus = 2``. Raises ValueError."""
+    written = table.get("gpus") if isinstance(table, Mapping) else None
+    if not isinstance(written, str) or not isinstance(table, Mapping):
+        return table
+    count = written.removeprefix("any:")
+    if count == written or not count.isdecimal() or not 1 <= int(count) <= 64:
+        raise ValueError(f"gpus = {written!r} is neither a list of numbers, e.g. [0, 1], nor e.g. 'any:2'")
+    return {**table, "gpus": (), "any_gpus": int(count)}
 
 
 class Frozen(BaseModel):
@@ -106,3 +119,13 @@ def _data_file(written: object, info: ValidationInfo) -> object:
 
 GivenFile = Annotated[DataFile, BeforeValidator(_data_file)]
 """Written as a path relative to the file that names it."""
+
+
+class TimeLimits(Frozen):
+    """Time-outs of one request, each a failure class of its own, and the limit of a whole run. Seconds."""
+
+    connect: Seconds = 10.0
+    first_token: Seconds = 120.0
+    no_progress: Seconds = 60.0
+    request: Seconds = 600.0
+    run: Seconds = 3600.0

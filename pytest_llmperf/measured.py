@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_llmperf.metrics import MEASURED, counts, measure
+from pytest_llmperf.metrics.gpu import cost_value
 from pytest_llmperf.metrics.request import known_tokens
 from pytest_llmperf.metrics.start import start_values
 from pytest_llmperf.plan import Plan
@@ -19,11 +20,16 @@ from pytest_llmperf.stats.value import MetricValue
 __all__ = ["launch_values", "metrics_of"]
 
 
-def metrics_of(plan: Plan, trials: Sequence[Trial], starts: Sequence[StartUp]) -> dict[str, MetricValue]:
-    """Everything measured, and every metric that the plan limits. ``starts``: of each launch, cold ones included."""
+def metrics_of(
+    plan: Plan, trials: Sequence[Trial], starts: Sequence[StartUp], usd_per_hour: float | None = None
+) -> dict[str, MetricValue]:
+    """Everything measured, and every metric that the plan limits. ``starts``: of each launch, cold ones included;
+    ``usd_per_hour``: price of the server's GPUs."""
     wanted = dict.fromkeys((*MEASURED, *plan.named))
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
     found |= _launches_apart(plan, trials, found)
+    if usd_per_hour is not None or "cost_per_mtok" in wanted:
+        found["cost_per_mtok"] = cost_value(found["output_throughput"], usd_per_hour)
     return found | start_values(starts)
 
 

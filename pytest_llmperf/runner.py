@@ -28,12 +28,13 @@ from pytest_llmperf.load.request import PreparedRequest, body, encode
 from pytest_llmperf.load.texts import Prompt, conversation, prompt_of
 from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.metrics import LoadFacts, assess
+from pytest_llmperf.metrics.gpu_validity import GpuFacts
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Phase, Trial
 from pytest_llmperf.recount import Tokenizer, load_tokenizer, recount
 from pytest_llmperf.result import Result, TrialReport
-from pytest_llmperf.samples import Telemetry
+from pytest_llmperf.samples import GPU_LOST, Telemetry
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
@@ -105,7 +106,7 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
-    gpus = None if live.engine.cpu else plan.server.gpus
+    gpus = None if live.engine.cpu else live.spec.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)
@@ -136,15 +137,25 @@ def run_replay(
     if tokenizer is not None:
         drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
+    lost = next((note for note in trial.telemetry.notes if note.startswith(GPU_LOST)), None)
+    if lost is not None and (ended_by is None or isinstance(ended_by, LlmperfError)):
+        ended_by = InfraError(f"{lost}: see the kernel's log of this machine, and reset or drain the GPU")
     if ended_by is not None:
         raise Interrupted(trial, ended_by) from ended_by
     return trial
 
 
-def store_trial(plan: Plan, trial: Trial, identity: Identity, template_tokens: float, report_dir: Path) -> TrialReport:
+def store_trial(
+    plan: Plan,
+    trial: Trial,
+    identity: Identity,
+    template_tokens: float,
+    report_dir: Path,
+    usd_per_hour: float | None = None,
+) -> TrialReport:
     """Write the trial's records and telemetry below ``report_dir`` and give its summary.
 
-    ``identity`` is that of the server that was measured.
+    ``identity`` is that of the server that was measured, ``usd_per_hour`` the price of its GPUs.
     """
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
@@ -164,11 +175,12 @@ def store_trial(plan: Plan, trial: Trial, identity: Identity, template_tokens: f
         recorded=plan.workload.dataset is not None,
         template_tokens=template_tokens,
         asked=plan.limited,
+        gpu=GpuFacts(plan.server.gpu_shared, plan.server.lock_clocks),
     )
     validity = assess(trial, facts)
     if fault := synthetic_fault(plan.workload, identity):
         validity = replace(validity, reasons=(*validity.reasons, fault))
-    return trial_report(trial, metrics_of(plan, [trial], ()), validity, records, telemetry)
+    return trial_report(trial, metrics_of(plan, [trial], (), usd_per_hour), validity, records, telemetry)
 
 
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:

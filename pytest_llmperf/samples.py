@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-__all__ = ["COUNTERS", "Buckets", "EngineSample", "GpuSample", "HostSample", "Quantity", "StartUp", "Telemetry"]
+__all__ = [
+    "COUNTERS",
+    "GPU_LOST",
+    "Buckets",
+    "EngineSample",
+    "GpuSample",
+    "HostSample",
+    "Quantity",
+    "StartUp",
+    "Telemetry",
+]
 
 Quantity = Literal[
     "running", "waiting", "kv_usage", "kv_capacity_tokens",
@@ -23,6 +33,9 @@ Quantity = Literal[
 
 COUNTERS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[4:12])
 """Only their growth means something; a fall is a restart of the server."""
+
+GPU_LOST: Final = "GPU lost"
+"""How a note of the telemetry begins that says that a GPU failed: trouble of the machine, no measurement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,30 +10,21 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pytest_llmperf.fields import Frozen, Seconds, on_other_machine
+from pytest_llmperf.fields import Frozen, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
 from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
 from pytest_llmperf.units import parse_quantity
 
-__all__ = ["LAUNCH_ONLY", "Launcher", "ServerSpec", "TimeLimits"]
+__all__ = ["LAUNCH_ONLY", "Launcher", "ServerSpec"]
 
 
 def _bytes(written: object) -> object:
     return parse_quantity(written, "B").value if isinstance(written, str) else written
 
 
-class TimeLimits(Frozen):
-    """Time-outs of one request, each a failure class of its own, and the limit of a whole run. Seconds."""
-
-    connect: Seconds = 10.0
-    first_token: Seconds = 120.0
-    no_progress: Seconds = 60.0
-    request: Seconds = 600.0
-    run: Seconds = 3600.0
-
-
 _BY_COMMAND: Final = ("start", "detached", "ready_url", "logs", "stop")
 _BY_CONTAINER: Final = ("image", "image_template", "shm_size")
-LAUNCH_ONLY = ("version", "executable", "extra_args", "env", "port", "launcher", *_BY_CONTAINER, *_BY_COMMAND)
+_BY_US: Final = ("any_gpus", "gpu_wait", "lock_clocks")
+LAUNCH_ONLY = ("version", "executable", "extra_args", "env", "port", "launcher", *_BY_CONTAINER, *_BY_COMMAND, *_BY_US)
 """Fields of a server that only a launch can apply."""
 
 Launcher = Literal["process", "command", "container"]
@@ -112,6 +103,15 @@ class ServerSpec(Frozen):
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[int, ...] = ()
+    """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
+    any_gpus: int = Field(default=0, ge=0)
+    """So many that are free, chosen when its campaign begins."""
+    gpu_wait: Pause = 1800.0
+    """Seconds to wait for GPUs that another job holds."""
+    gpu_shared: bool = False
+    """Others may compute on its GPUs beside it."""
+    lock_clocks: int | None = Field(default=None, ge=100, le=10_000)
+    """MHz that the SM clocks of its GPUs are held at while its campaign runs."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """None: a free port."""
     startup_timeout: Seconds = 900.0
@@ -131,6 +131,11 @@ class ServerSpec(Frozen):
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value).strip() for name, value in table.items()
         }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _any(cls, table: object) -> object:
+        return spread_gpus(table)
 
     @field_validator("version")
     @classmethod
@@ -172,6 +177,12 @@ class ServerSpec(Frozen):
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                 raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+        if self.lock_clocks is not None and not self.gpu_count:
+            raise ValueError("lock_clocks needs gpus: whose clocks?")
+        if self.gpus and self.any_gpus:
+            raise ValueError("gpus and any_gpus both say which GPUs it has; keep one of them")
+        if self.gpu_count and "CUDA_VISIBLE_DEVICES" in self.env:
+            raise ValueError("gpus and env.CUDA_VISIBLE_DEVICES both say which GPUs it sees; keep gpus")
         if self.gpus and self.on_other_machine:
             named = f"url = {self.url!r}" if self.url else f"ready_url = {self.ready_url!r}"
             problem = f"gpus = {list(self.gpus)} are this machine's, and {named} leads to another"
@@ -244,6 +255,10 @@ class ServerSpec(Frozen):
     def elsewhere(self) -> bool:
         """Whether the server's machine is not known to be this one."""
         return self.on_other_machine or (self.launched_by == "command" and not self.gpus)
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.gpus) or self.any_gpus
 
     @property
     def targeted(self) -> bool:

@@ -14,9 +14,9 @@ PYTEST_ROOMS = {
     "comparison_options", "drawing", "shown", "status",
 }  # fmt: skip
 STEPS = {
-    "baseline", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity", "inputs",
-    "load", "metrics", "plan", "records", "result", "recordfile", "recount", "samples", "server", "settings", "stats",
-    "stored", "synthetic", "telemetry", "units", "variables", "verdict",
+    "baseline", "cards", "catalog", "comparisons", "control", "differences", "engines", "errors", "gate", "identity",
+    "inputs", "load", "metrics", "plan", "records", "result", "recordfile", "recount", "samples", "server", "settings",
+    "stats", "stored", "synthetic", "telemetry", "units", "variables", "verdict",
 }  # fmt: skip
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"engines", "errors", "identity", "plan", "records", "result", "stats"},
@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "identity": set(),
     "records": {"samples"},
     "samples": set(),
+    "cards": set(),
     "signals": set(),
     "catalog": {"errors"},
     "inputs": {"errors"},
@@ -41,12 +42,12 @@ ALLOWED: dict[str, set[str]] = {
     "variables": {"engines", "errors", "identity", "plan", "settings"},
     "engines": {"plan", "identity", "records", "samples", "errors"},
     "control": {"engines", "identity", "load", "plan", "records", "errors"},
-    "server": {"control", "engines", "plan", "identity", "records", "samples", "errors"},
-    "telemetry": {"control", "engines", "plan", "identity", "records", "samples", "errors"},
+    "server": {"cards", "control", "engines", "plan", "identity", "records", "samples", "errors"},
+    "telemetry": {"cards", "control", "engines", "plan", "identity", "records", "samples", "errors"},
     "load": {"inputs", "plan", "records", "errors"},
-    "doctor": {"load", "plan", "records", "errors"},
+    "doctor": {"cards", "load", "plan", "records", "errors"},
     "stats": {"catalog"},
-    "metrics": {"catalog", "records", "samples", "stats", "units", "errors"},
+    "metrics": {"cards", "catalog", "records", "samples", "stats", "units", "errors"},
     "synthetic": {"identity", "plan"},
     "asked": set(),
     "suitefile": {"errors"},
@@ -69,8 +70,9 @@ ALLOWED: dict[str, set[str]] = {
     "runner": STEPS | {"measured"},
     "campaign": STEPS | {"checks", "fields", "measured", "runner", "tolerances"},
     "cli": {
-        "baseline", "catalog", "differences", "doctor", "errors", "identity", "measured", "metrics", "plan",
-        "recordfile", "records", "reports", "result", "samples", "server", "settings", "stats", "stored", "units",
+        "baseline", "cards", "catalog", "differences", "doctor", "errors", "identity", "measured", "metrics", "plan",
+        "recordfile", "records", "reports", "result", "samples", "server", "settings", "stats", "stored", "telemetry",
+        "units",
     },
     **{
         room: {

@@ -7,7 +7,7 @@ launches are compared it runs when the first of its tests asks, since each launc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -47,13 +47,11 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
 class Campaign:
     """Runs the tests of ``plans``, which all have the same server specification."""
 
-    def __init__(
-        self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire, prices: Mapping[str, float]
-    ) -> None:
+    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire) -> None:
         self.spec: ServerSpec = plans[0].server
         self.plans = tuple(plans)
-        self._umpire, self._prices = umpire, prices
-        self._rig = Rig(report_dir, observer, umpire.pool)
+        self._umpire = umpire
+        self._rig = Rig(report_dir, observer, umpire.pool, umpire.prices)
         self._cases = {plan.nodeid: umpire.case(plan, len(self.plans)) for plan in self.plans}
         self._replays_done = dict.fromkeys(self._cases, 0)
         self._measured: dict[str, dict[str, MetricValue]] = {}
@@ -145,8 +143,8 @@ class Campaign:
         return self.spec.targeted or not self.spec.gpus
 
     def close(self) -> None:
-        """Stop the server for sure. Safe to call twice."""
-        self._rig.stop()
+        """Stop the server for sure, and give its GPUs up. Safe to call twice."""
+        self._rig.close()
 
     def launches(self) -> tuple[LaunchReport, ...]:
         """All launches so far, the live one last."""
@@ -159,7 +157,7 @@ class Campaign:
 
     def forecast(self) -> Forecast:
         """What it will cost and can show."""
-        return priced(self._umpire.forecast(self.plans), self.spec, self._prices)
+        return priced(self._umpire.forecast(self.plans), self.spec, self._umpire.prices)
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """What was done besides a comparison: a baseline refreshed, noise learnt."""
@@ -229,16 +227,19 @@ class Campaign:
         baseline: list[Trial] = case.trials.pop("baseline", [])
         # Only the values that limits need stay; the raw records are on disk.
         trials = case.trials.pop("candidate", [])
-        self._measured[plan.nodeid] = metrics_of(plan, trials, starts) if trials else {}
+        hourly = {arm: self._rig.hourly(identity) for arm, identity in case.identities.items()}
+        found = metrics_of(plan, trials, starts, hourly["candidate"]) if trials else {}
+        other = metrics_of(plan, baseline, case.starts["baseline"], hourly.get("baseline")) if baseline else None
+        self._measured[plan.nodeid] = found
         return Result(
             nodeid=plan.nodeid,
             identity=case.identities["candidate"],
-            metrics=metric_reports(self._measured[plan.nodeid]),
+            metrics=metric_reports(found),
             trials=tuple(own),
             launches=launches,
             attempted=sum(trial.attempted for trial in own),
             ok=sum(trial.ok for trial in own),
             failed=sum(trial.failed for trial in own),
             cut=sum(trial.cut for trial in own),
-            baseline=metric_reports(metrics_of(plan, baseline, case.starts["baseline"])) if baseline else None,
+            baseline=None if other is None else metric_reports(other),
         )

@@ -135,7 +135,8 @@ class Case:
         self.error, self.unstarted, self.strict = None, None, False
         self.values = {"baseline": [], "candidate": []}
         self.trials.clear()
-        self.starts.clear()
+        for starts in self.starts.values():  # caches are cold but once
+            starts[:] = [start for start in starts if start.cold]
         self.faults.clear()
         self.suspects.clear()
 

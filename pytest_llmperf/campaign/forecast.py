@@ -100,7 +100,7 @@ def foretell(
         mode=_MODES[mode] + (f": {arms.text}" if arms is not None else ""),
         launches=launches,
         seconds=seconds,
-        gpus=len(plans[0].server.gpus),
+        gpus=plans[0].server.gpu_count,
         detects=detects,
         notes=tuple(notes),
     )

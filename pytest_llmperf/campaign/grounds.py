@@ -17,6 +17,7 @@ from pytest_llmperf.differences import differences as differing
 from pytest_llmperf.differences import with_test
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.identity import Identity
+from pytest_llmperf.metrics.gpu_validity import CLOCK_NOTE, arms_state
 from pytest_llmperf.runner import planned
 from pytest_llmperf.stats.family import gate_row
 from pytest_llmperf.stats.launches import LaunchValues
@@ -67,9 +68,12 @@ class Grounds:
         return not any(each.role in ("confounding", "escalating") for each in found)
 
     def is_faulty(self, case: Case) -> bool:
-        """Whether the arms answered in different lengths: then nothing is judged."""
+        """Whether the arms answered in different lengths, or on GPUs in different states: then nothing is judged."""
         assert case.comparison is not None
         fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
+        unlike, notes = arms_state(case.trials["baseline"], case.trials["candidate"])
+        case.notes = [*(note for note in case.notes if not note.startswith(CLOCK_NOTE)), *notes]
+        fault = fault or unlike
         if fault is None:
             return False
         case.comparison = replace(case.comparison, invalid=fault)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, Literal, Protocol, final
 
 from pytest_llmperf import runner
+from pytest_llmperf.campaign.devices import Devices
+from pytest_llmperf.engines import engine_of
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
+from pytest_llmperf.metrics.resources import memory_series
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
+from pytest_llmperf.samples import GPU_LOST, Telemetry
 from pytest_llmperf.server.launch import Launch, launch
 from pytest_llmperf.telemetry.machine import machine_facts
+from pytest_llmperf.telemetry.recorder import Recorder, record
 from pytest_llmperf.telemetry.start import observe_start
 
 __all__ = ["Arm", "Observer", "Rig"]
 
 Arm = Literal["baseline", "candidate"]
 
+START_INTERVAL_S: Final = 0.5
+"""Between two looks at the memory of a server that starts."""
 DEATH_NOTICE_S: Final = 1.0
 """How long the news of a server's death may take to arrive after the connection broke."""
 
@@ -45,8 +52,10 @@ class Observer(runner.LoadObserver, Protocol):
 class Rig:
     """What a campaign runs on: at most one live server, and all that was launched and measured before."""
 
-    def __init__(self, report_dir: Path, observer: Observer, pool: str | None) -> None:
-        self._pool = pool
+    def __init__(
+        self, report_dir: Path, observer: Observer, pool: str | None, prices: Mapping[str, float] | None = None
+    ) -> None:
+        self._pool, self._prices = pool, prices or {}
         self.salt = token_hex(8)
         self.observer = observer
         self._report_dir = report_dir
@@ -55,10 +64,16 @@ class Rig:
         self._past: list[LaunchReport] = []
         self._trials: dict[str, list[TrialReport]] = defaultdict(list)
         self._calibrations = runner.Calibrations()
+        self._devices = Devices()
 
     @property
     def live(self) -> Launch | None:
         return self._live
+
+    def hourly(self, identity: Identity) -> float | None:
+        """USD per hour of all GPUs of a server; None where the configuration has no price of them."""
+        price, count = self._prices.get(identity.value("gpu")), identity.value("gpu_count")
+        return price * int(count) if price is not None and count.isdecimal() else None
 
     @property
     def arm(self) -> Arm:
@@ -76,20 +91,31 @@ class Rig:
         """A fresh launch of ``spec``; the one that is live ends first. Raises LlmperfError, having noted the launch."""
         self.stop()
         self._now = _Now(arm, block, priming, time.monotonic())
+        starting: list[Recorder] = []
         try:
-            self._live = launch(
+            spec = self._devices.acquire(spec, self._progress_of(spec))
+            live = launch(
                 spec,
                 log_dir=self._report_dir / "logs",
                 on_progress=self._progress_of(spec),
                 environment=machine_facts(spec, self._pool),
+                devices=self._devices.environment,
+                watch=lambda pid: _watch(starting, pid, spec),
             )
+            if starting:
+                live.start = replace(live.start, memory_bytes=_largest(starting[-1].telemetry))
+            if (lost := _lost(starting)) is not None:
+                live.stop()
+                raise lost
         except LlmperfError as error:
             self._past.append(self._failed(error, spec))
+            if isinstance(error, ServerStartError) and (lost := _lost(starting)) is not None:
+                raise lost from error
             raise
         finally:
             self.observer.idle()
-        live = self._live
         live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec.ca_file)
+        self._live = live
         return live
 
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
@@ -128,6 +154,15 @@ class Rig:
             self._note_end(live)
             raise
         self._note_end(live)
+        self._devices.returned()
+
+    def close(self) -> None:
+        """Stop, and give the GPUs up. Safe to call twice."""
+        try:
+            self.stop()
+        finally:
+            if self._live is None:
+                self._devices.release()
 
     def discard(self, plan: Plan, launch: int, reason: str) -> None:
         """The trials of ``plan`` on that launch stay in the report and count for nothing."""
@@ -147,9 +182,9 @@ class Rig:
         self._live = None
 
     def _keep(self, plan: Plan, trial: Trial, identity: Identity) -> None:
-        template = self._calibrations.template_tokens(plan)
+        template, hourly = self._calibrations.template_tokens(plan), self.hourly(identity)
         trial = replace(trial, arm=self._now.arm)
-        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, identity, template, self._report_dir))
+        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, identity, template, self._report_dir, hourly))
 
     def _better(self, error: LlmperfError) -> LlmperfError:
         """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
@@ -195,7 +230,7 @@ class Rig:
             block=self._now.block,
             priming=self._now.priming,
             lifetime_s=time.monotonic() - self._now.began,
-            gpus=len(spec.gpus),
+            gpus=spec.gpu_count,
             command=known.command if known else None,
             url=redact([spec.url])[0] if spec.url else "",
             pid=None,
@@ -214,6 +249,24 @@ class _Now:
     def __init__(self, arm: Arm, block: int | None, priming: bool, began: float) -> None:
         self.arm, self.block, self.priming, self.began = arm, block, priming, began
         self.error: str | None = None
+
+
+def _watch(starting: list[Recorder], pid: int, spec: ServerSpec) -> Recorder:
+    """What records the memory of a server that starts; the last of ``starting`` is the one of the last attempt."""
+    starting.append(record(pid, None if engine_of(spec).cpu else spec.gpus, START_INTERVAL_S))
+    return starting[-1]
+
+
+def _lost(starting: list[Recorder]) -> InfraError | None:
+    """The failure of a GPU while a server started."""
+    notes = starting[-1].telemetry.notes if starting else ()
+    return next((InfraError(note) for note in notes if note.startswith(GPU_LOST)), None)
+
+
+def _largest(telemetry: Telemetry) -> int | None:
+    """Most memory that the server had while it was watched."""
+    samples, _ = memory_series(telemetry)
+    return max((size for _, size in samples), default=None)
 
 
 def _relative(path: Path | None, folder: Path) -> str | None:

@@ -252,6 +252,8 @@ def _started(
         _fail(cases, error, arm if isinstance(error, ServerStartError) else None)
         return False
     for case in cases:
+        if priming:
+            case.starts[arm].append(live.start)
         changed = changes(case.identities.setdefault(arm, live.identity), live.identity)
         if changed and case.open:
             case.error = LlmperfError(f"the {arm} is not what it was in an earlier launch: {'; '.join(changed)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -43,6 +43,8 @@ class Terms:
     """A/A: both arms are the same, and this many blocks are run to learn how this runner varies."""
     pool: str | None = None
     accepted: tuple[Accept, ...] = field(default_factory=tuple)
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """GPU as NVML names it → USD per hour of one."""
 
     def budget_s(self, gpus: int) -> float | None:
         """Wall-clock seconds that a campaign on so many GPUs may take."""

@@ -6,7 +6,7 @@ runs have left. It holds no numbers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
@@ -65,6 +65,11 @@ class Umpire:
         """Runners that this one may be exchanged for."""
         return self._terms.pool
 
+    @property
+    def prices(self) -> Mapping[str, float]:
+        """GPU as NVML names it → USD per hour of one."""
+        return self._terms.prices
+
     def case(self, plan: Plan, tests: int) -> Case:
         """The state of one test before the first launch; ``tests`` share the launches."""
         given = plan.replays
@@ -95,7 +100,7 @@ class Umpire:
         specs: dict[Arm, ServerSpec] = {"candidate": spec}
         if self._arms is not None:
             specs = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
-        budget = Budget(self._terms.budget_s(len(spec.gpus)))
+        budget = Budget(self._terms.budget_s(spec.gpu_count))
         if not provided(cases, tuple(specs.values())):
             return
         if self.mode in ("stored", "screened", "refresh"):
@@ -282,7 +287,7 @@ class Umpire:
         if self._arms is None:
             return USUAL
         times = [self._memory.experience.durations(spec) for spec in (self._arms.baseline, self._arms.candidate)]
-        return most_blocks(plans, times, self._terms.budget_s(len(self._arms.candidate.gpus)), COMPARED_REPLAYS)
+        return most_blocks(plans, times, self._terms.budget_s(self._arms.candidate.gpu_count), COMPARED_REPLAYS)
 
     def _reopen(self, rig: Rig, case: Case) -> None:
         """From the screen to launches side by side, which share nothing with it."""

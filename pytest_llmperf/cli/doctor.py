@@ -1,4 +1,4 @@
-"""``pytest-llmperf doctor``: what this machine's client can measure, how its servers vary, what they left behind."""
+"""``pytest-llmperf doctor``: what the client can measure, how servers vary, the GPUs, what launches left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Final
 
-from pytest_llmperf.cli import doctor_noise, doctor_reap
+from pytest_llmperf.cli import doctor_gpu, doctor_noise, doctor_reap
 from pytest_llmperf.doctor.client import FULL, QUICK, Ceiling, ceiling, faults, study
 from pytest_llmperf.doctor.study import Stepped
 
@@ -22,12 +22,13 @@ _UNITS: Final = ("", "", "p50 / p99", "p50 / p99", "reads", "", "", "")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    kinds = parser.add_subparsers(dest="kind", metavar="client|noise|reap", required=True)
+    kinds = parser.add_subparsers(dest="kind", metavar="client|noise|gpu|reap", required=True)
     text = "the client's error and ceiling, against a null server of this machine (under half a minute)"
     client = kinds.add_parser("client", help=text, description=text)
     client.add_argument("--full", action="store_true", help="more steps, for two minutes")
     client.add_argument("--json", action="store_true", help="print the steps as JSON")
     client.set_defaults(run=_client)
+    doctor_gpu.configure(kinds.add_parser("gpu", help=doctor_gpu.TEXT, description=doctor_gpu.TEXT))
     doctor_noise.configure(kinds.add_parser("noise", help=doctor_noise.TEXT, description=doctor_noise.TEXT))
     doctor_reap.configure(kinds.add_parser("reap", help=doctor_reap.TEXT, description=doctor_reap.TEXT))
 

@@ -146,7 +146,7 @@ def check_parameters(engine: Engine, spec: ServerSpec, installed: str = "") -> N
             problem = flag_problem(name, engine.parameters, installed or spec.version or "", engine.title)
             if problem is not None:
                 raise ConfigError(f"servers.{spec.name}", name, problem)
-    if spec.gpus and engine.cpu:
+    if spec.gpu_count and engine.cpu:
         raise ConfigError(f"servers.{spec.name}", "gpus", f"{engine.title} computes on the CPU; leave it out")
 
 

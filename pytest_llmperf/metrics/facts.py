@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from pytest_llmperf.metrics.gpu_validity import GpuFacts
+
 __all__ = ["LoadFacts"]
 
 
@@ -26,3 +28,4 @@ class LoadFacts:
     """Metrics that limits were set on."""
     stationary: bool = True
     """False where the plan itself changes the load inside the window (ramp, trace): no steady state to check."""
+    gpu: GpuFacts = field(default_factory=GpuFacts)

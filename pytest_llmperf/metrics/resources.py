@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pytest_llmperf.catalog import metric
+from pytest_llmperf.metrics.gpu import energy_value
 from pytest_llmperf.metrics.rates import tokens_between
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import Telemetry
@@ -23,19 +24,25 @@ def memory_series(telemetry: Telemetry) -> tuple[tuple[tuple[int, int], ...], st
     """
     if telemetry.gpus is None:
         return tuple((sample.t_ns, sample.rss_bytes) for sample in telemetry.host), None
-    whole = any(sample.server_bytes is None for sample in telemetry.gpu)
+    # The two are never mixed: a whole GPU also holds what its driver and others have there. Processes are asked for
+    # more seldom than whole GPUs.
+    told = {sample.gpu for sample in telemetry.gpu if sample.server_bytes is not None}
+    whole = bool(telemetry.gpu) and not told >= set(telemetry.gpus)
     by_time: dict[int, dict[int, int]] = defaultdict(dict)
     for sample in telemetry.gpu:
-        known = sample.used_bytes if whole or sample.server_bytes is None else sample.server_bytes
-        by_time[sample.t_ns][sample.gpu] = known
+        size = sample.used_bytes if whole else sample.server_bytes
+        if size is not None:
+            by_time[sample.t_ns][sample.gpu] = size
     # A round in which a GPU did not answer would look like memory given back.
     complete = {t: cards for t, cards in by_time.items() if cards.keys() == set(telemetry.gpus)}
     return tuple((t, sum(cards.values())) for t, cards in sorted(complete.items())), _WHOLE_CARDS if whole else None
 
 
 def resource_values(trials: Sequence[Trial]) -> dict[str, MetricValue]:
-    """Peak memory and its growth (the largest of the trials), CPU seconds per million output tokens."""
+    """Peak memory and its growth (the largest of the trials), CPU seconds and GPU energy per million output tokens."""
     series = [memory_series(trial.telemetry) for trial in trials]
+    if len({note for samples, note in series if samples}) > 1:  # the larger of unlike things means nothing
+        series = [(samples, note) for samples, note in series if not note]
     note = next((note for _, note in series if note), None)
     absent = _absent(trials)
     sizes = [size for samples, _ in series for _, size in samples]
@@ -44,6 +51,7 @@ def resource_values(trials: Sequence[Trial]) -> dict[str, MetricValue]:
         "peak_memory": MetricValue(peak, max(sizes), len(sizes), note) if sizes else MetricValue(peak, None, 0, absent),
         "memory_growth": _growth([samples for samples, _ in series], note, absent),
         "cpu_seconds_per_mtok": _cpu(trials, absent),
+        "energy_per_mtok": energy_value(trials),
     }
 
 

@@ -35,6 +35,7 @@ MEASURED: Final[tuple[str, ...]] = (
     "peak_memory",
     "memory_growth",
     "cpu_seconds_per_mtok",
+    "energy_per_mtok",
 )
 """What ``measure`` has a source for; other percentiles of the families too."""
 

@@ -17,6 +17,7 @@ from typing import Final
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.counting import token_truth
 from pytest_llmperf.metrics.facts import LoadFacts
+from pytest_llmperf.metrics.gpu_validity import gpu_state
 from pytest_llmperf.metrics.invariants import check_invariants
 from pytest_llmperf.metrics.observed import observed
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
@@ -74,6 +75,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
     starved, slower = _fed(trial, facts, measured)
     miscounted, counting = token_truth(ok)
     watched = observed(trial, facts)
+    slowed, gpu_notes = gpu_state(trial, facts.gpu)
     reasons = [
         *_incomplete(trial, measured, ok, facts),
         *late,
@@ -82,6 +84,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_overcounted(ok),
         *miscounted,
         *watched.reasons,
+        *slowed,
     ]
     notes = [
         *stalled,
@@ -94,6 +97,7 @@ def assess(trial: Trial, facts: LoadFacts) -> Validity:
         *_retried(trial),
         *_reads(trial, facts),
         *_busy(trial),
+        *gpu_notes,
     ]
     steady = steadiness(trial, facts.request_rate is not None) if facts.stationary and measured else None
     return Validity(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,8 @@ _LAUNCHERS: Final[dict[Launcher, Callable[[Order], StartedServer]]] = {
     "command": start_command,
     "container": start_container,
 }
+Watch = Callable[[int], AbstractContextManager[object]]
+
 _ATTEMPTS: Final = 3
 _STOP_GRACE: Final = 30.0
 _STOP_GRACE_CPU: Final = 10.0
@@ -117,13 +120,16 @@ def launch(
     on_progress: Progress | None = None,
     provisioned: Provisioned | None = None,
     environment: Mapping[str, Fact] | None = None,
+    devices: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> Launch:
     """Start the server of ``spec`` (or connect to it, where it has a URL) and return it when it has answered.
 
     The log goes to a new file in ``log_dir``. ``provisioned`` is what ``provision(spec)`` gave (None: it is asked
-    now), ``environment`` what is known of this machine besides its host: GPUs, pool. Raises ConfigError for an engine,
-    parameter or model that can't be launched, InfraError for a taken port, ServerStartError where the server does not
-    come up, TargetError for a running server that refuses.
+    now), ``environment`` what is known of this machine besides its host: GPUs, pool. ``devices`` are variables that let
+    it see its GPUs; ``watch`` is given its process id, for a ``with`` block that lasts until it is ready. Raises
+    ConfigError for an engine, parameter or model that can't be launched, InfraError for a taken port, ServerStartError
+    where the server does not come up, TargetError for a running server that refuses.
     """
     if spec.targeted:
         endpoint, identity = connect(spec)
@@ -135,7 +141,8 @@ def launch(
             require_free(spec.port)
         port = spec.port or free_port()
         try:
-            return _start(spec, given, port, _new_log(spec, log_dir), on_progress, environment or {})
+            log = _new_log(spec, log_dir)
+            return _start(spec, given, port, log, on_progress, environment or {}, devices or {}, watch or nullcontext)
         except ServerStartError as error:
             lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
             if lost_port and spec.port is not None:
@@ -152,9 +159,11 @@ def _start(
     log_path: Path,
     on_progress: Progress | None,
     environment: Mapping[str, Fact],
+    devices: Mapping[str, str],
+    watch: Watch,
 ) -> Launch:
     """One attempt. Whatever goes wrong, nothing of it is left running."""
-    order = Order(spec, engine_of(spec), given, port, log_path)
+    order = Order(spec, engine_of(spec), given, port, log_path, devices)
     engine, by_command = order.engine, spec.launched_by == "command"
     needs_compiling = cold(spec)
     base, host, seen_port, tls = f"http://{HOST}:{port}", HOST, port, False
@@ -163,9 +172,12 @@ def _start(
     headers = request_headers(spec) if by_command else {}
     begun = time.monotonic()
     process = _LAUNCHERS[spec.launched_by](order)
+    pid = process.pid
+    watched = nullcontext() if pid is None else watch(pid)
     try:
         endpoint = Endpoint(base, host, seen_port, tls, "", engine.name, headers)
-        with open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout)) as client:
+        control = open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout))
+        with watched, control as client:
             await_ready(
                 process,
                 client,

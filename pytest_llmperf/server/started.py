@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
@@ -26,6 +27,8 @@ class Order:
     port: int
     """Where it is to listen; a command may put it elsewhere."""
     log_path: Path
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that name the GPUs it may use."""
 
     def engine_command(self) -> list[str]:
         """The engine's own command line, with the program that was provisioned."""
@@ -41,9 +44,7 @@ class Order:
         """Environment variables of the server's process: ours, those of the engine, and what the user says."""
         # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
         engine = self.engine.environment(self.spec, self.port)
-        found = {"PYTHONUNBUFFERED": "1", **os.environ, **engine, **cache_folders(self.spec)}
-        if self.spec.gpus:  # by the order of the bus, as NVML counts
-            found |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.spec.gpus))}
+        found = {"PYTHONUNBUFFERED": "1", **os.environ, **engine, **self.devices, **cache_folders(self.spec)}
         return {**found, **self.spec.env, "HF_HUB_OFFLINE": "1"}
 
 

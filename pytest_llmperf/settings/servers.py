@@ -35,7 +35,8 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
         table: dict[str, Any] = {"engine": "openai", "url": url}
         if overrides.server:
             named = _table(overrides.server, known, "--llmperf-server")
-            unfit = (*LAUNCH_ONLY, *(("gpus",) if on_other_machine(url) else ()))
+            elsewhere = on_other_machine(url) or isinstance(named.get("gpus"), str)  # any: chosen at a launch
+            unfit = (*LAUNCH_ONLY, *(("gpus",) if elsewhere else ()))
             table = {**{key: value for key, value in named.items() if key not in unfit}, "url": url}
         label = overrides.server or "url"
     elif name is None:
@@ -105,7 +106,7 @@ def require_launchable(spec: ServerSpec, where: str) -> None:
 def _require_units(table: Mapping[str, Any], where: str, prefix: str) -> None:
     """A bare number of seconds is an error: was it ms, or min?"""
     limits = table.get("limits")
-    times = {"startup_timeout": table.get("startup_timeout")}
+    times = {key: table.get(key) for key in ("startup_timeout", "gpu_wait")}
     if isinstance(limits, Mapping):
         times |= {f"limits.{key}": value for key, value in limits.items()}
     for key, value in times.items():

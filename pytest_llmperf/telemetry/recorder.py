@@ -15,9 +15,9 @@ from pytest_llmperf.engines import Engine
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
+from pytest_llmperf.telemetry.gpu import GpuSampler
 from pytest_llmperf.telemetry.host import ProcessTree
 from pytest_llmperf.telemetry.log import LogWatch
-from pytest_llmperf.telemetry.nvml import GpuMemory
 from pytest_llmperf.telemetry.scraper import Scraper
 
 __all__ = ["Recorder", "Sources", "record", "sources_of"]
@@ -59,7 +59,7 @@ class Recorder:
         self._page, self._log = sources.page, sources.log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
-        self._memory = GpuMemory(self._gpus or ())
+        self._memory = GpuSampler(self._gpus or ())
         self._interval_s = interval_s
         self._host: list[HostSample] = []
         self._gpu: list[GpuSample] = []

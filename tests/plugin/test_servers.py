@@ -163,6 +163,9 @@ def test_memory_of_a_server_can_be_recomputed_from_what_is_stored(pytester: pyte
     found = measure([trial([], telemetry=stored)], None, names)
     assert {name: found[name].value for name in names} == {name: trials[0]["metrics"][name]["value"] for name in names}
     assert (found["peak_memory"].value or 0) > 1e6
+    report = json.loads((folder / "report.json").read_text())
+    starting = report["campaigns"][0]["launches"][0]["start_up"]["memory_bytes"]
+    assert 1e6 < starting == report["tests"][0]["metrics"]["startup_memory"]["value"]
 
 
 def test_a_server_elsewhere_has_no_samples(pytester: pytest.Pytester) -> None:

@@ -113,6 +113,16 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
             "gpus = [0, 1] are this machine's, and url = 'http://h:1' leads to another: leave gpus out",
         ),
         (SERVER + "url = 'https://10.0.0.7/v1'\ngpus = [0]", "url = 'https://10.0.0.7/v1' leads to another"),
+        (SERVER + "gpus = 'any'", "gpus = 'any' is neither a list of numbers, e.g. [0, 1], nor e.g. 'any:2'"),
+        (SERVER + "gpus = 'any:0'", "gpus = 'any:0' is neither"),
+        (SERVER + "gpus = [0]\nany_gpus = 1", "gpus and any_gpus both say which GPUs it has; keep one of them"),
+        (SERVER + "lock_clocks = 1500", "lock_clocks needs gpus: whose clocks?"),
+        (SERVER + "gpu_wait = 10", "servers.s.gpu_wait: 10 has no unit; write e.g. '10 s'"),
+        (SERVER + "gpus = [0]\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
+        (
+            SERVER + "url = 'http://127.0.0.1:1'\ngpus = 'any:1'",
+            "any_gpus cannot be applied to a server that is running",
+        ),
         (SERVER + "identity = {gpus = 8}", "servers.s.identity.gpus: unknown field; did you mean 'gpu'?"),
         (SERVER + "identity = {workload = 'x'}", "servers.s.identity.workload: unknown field"),
         (SERVER + "identity = {gpu = []}", "gpu = [] is neither text nor a number"),
@@ -133,6 +143,18 @@ def test_a_wrong_value_names_file_key_and_what_would_be_right(tmp_path: Path, te
 def test_a_running_server_of_this_machine_may_have_gpus(tmp_path: Path, url: str) -> None:
     found = settings(tmp_path, f"[servers.s]\nengine = 'vllm'\nurl = '{url}'\ngpus = [1]\n")
     assert server_named("s", found, Overrides()).gpus == (1,)
+
+
+def test_any_gpus_and_how_long_to_wait_for_them(tmp_path: Path) -> None:
+    text = "[servers.s]\nengine = 'embedded'\ngpus = 'any:2'\ngpu_wait = '5 min'\ngpu_shared = true\n"
+    found = settings(tmp_path, text)
+    read = server_named("s", found, Overrides())
+    assert (read.gpus, read.any_gpus, read.gpu_count, read.gpu_wait, read.gpu_shared) == ((), 2, 2, 300.0, True)
+    one = server_named("s", found, Overrides(assignments=("gpus=any:1", "gpu_wait='0 s'")))
+    assert (one.gpu_count, one.gpu_wait) == (1, 0.0)
+    assert server_named("s", found, Overrides(assignments=("gpus=[3]",))).gpus == (3,)
+    assert server_named(None, found, Overrides(server="s", url="http://127.0.0.1:1")).gpu_count == 0
+    assert server_named("s", settings(tmp_path, "[servers.s]\nengine = 'embedded'\n"), Overrides()).gpu_wait == 1800
 
 
 def test_a_url_of_the_command_line_takes_the_gpus_along_only_on_this_machine(tmp_path: Path) -> None:

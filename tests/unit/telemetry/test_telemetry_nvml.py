@@ -1,98 +1,187 @@
-"""GPU memory, against a stand-in for the driver's library."""
+"""GPUs, against a stand-in for the driver's library."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from driver import Driver, Gpu
 from made import trial
 
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.samples import GpuSample
-from pytest_llmperf.telemetry.machine import machine_facts
-from pytest_llmperf.telemetry.nvml import GpuMemory, gpu_facts
+from pytest_llmperf.samples import GPU_LOST, GpuSample
+from pytest_llmperf.server.process import LAUNCH_VARIABLE
+from pytest_llmperf.telemetry import gpu as module
+from pytest_llmperf.telemetry.cards import read_cards
+from pytest_llmperf.telemetry.gpu import GpuSampler
+from pytest_llmperf.telemetry.machine import gpu_facts, machine_facts
+from pytest_llmperf.telemetry.nvml import NoDriverError
 from pytest_llmperf.telemetry.recorder import record
 
-
-class NVMLError(Exception):
-    pass
-
-
-class Driver(ModuleType):
-    """Two GPUs; the processes of each are (pid, bytes)."""
-
-    NVMLError = NVMLError
-    NVML_DEVICE_MIG_ENABLE = 1
-
-    def __init__(
-        self, *, init_fails: bool = False, processes: dict[int, list[tuple[int, int | None]]] | None = None
-    ) -> None:
-        super().__init__("pynvml")
-        self.init_fails = init_fails
-        self.processes = processes or {}
-        self.lost: set[int] = set()
-        self.names: list[str | bytes] = ["NVIDIA H200", b"NVIDIA H200"]
-        self.split: set[int] | None = set()
-        self.open = 0
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.init_fails:
-            raise NVMLError("Driver Not Loaded")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByIndex(self, gpu: int) -> int:  # noqa: N802
-        if gpu > 1:
-            raise NVMLError("Invalid Argument")
-        return gpu
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:  # noqa: N802
-        if gpu in self.lost:
-            raise NVMLError("GPU is lost")
-        return SimpleNamespace(used=1000 * (gpu + 1), total=150_000_000_000)
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.95.05"
-
-    def nvmlDeviceGetName(self, gpu: int) -> str | bytes:  # noqa: N802
-        return self.names[gpu]
-
-    def nvmlDeviceGetMigMode(self, gpu: int) -> list[int]:  # noqa: N802
-        if self.split is None:
-            raise NVMLError("Not Supported")
-        return [int(gpu in self.split), 0]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes.get(gpu, [])]
+SECOND = 1_000_000_000
+MS = 1_000_000
 
 
 def install(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Driver:
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    return driver
+    return driver.install(monkeypatch)
+
+
+def on(*processes: list[tuple[int, int | None]] | None) -> Driver:
+    """GPUs with these processes, (pid, bytes) each, and 1000, 2000 ... bytes in use."""
+    gpus = enumerate(processes)
+    return Driver(*(Gpu(f"GPU-{n}", used=1000 * (n + 1), processes=each) for n, each in gpus))
+
+
+def test_a_first_sample_has_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver(Gpu("GPU-a", used=900, processes=[(7, 300)], activity=(55.0, 40.0))))
+    with GpuSampler([0]) as sampler:
+        first = sampler.sample(0, {7})
+        driver.gpus[0].energy_mj = 1_500_250
+        second = sampler.sample(SECOND, {7})
+    everything = GpuSample(
+        0, 0, 900, 300, (), utilization=0.95, power_w=500.0, energy_j=1000.0, temperature_c=50, sm_clock_mhz=1980,
+        memory_clock_mhz=3201, throttle=0,
+    )  # fmt: skip
+    assert first == (everything,)
+    assert (second[0].energy_j, second[0].sm_activity, second[0].dram_activity) == (1500.25, 0.55, 0.40)
+    assert sampler.note is None
+    assert (driver.open, driver.allocated) == (0, 0)
+
+
+def test_what_costs_the_driver_more_is_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver(Gpu("GPU-a", processes=[(7, 300)], throttle=4)))
+    with GpuSampler([0]) as sampler:
+        taken = [sampler.sample(at * 200 * MS, {7})[0] for at in range(11)]
+    assert [sample.server_bytes for sample in taken] == [300, None, None, None, None] * 2 + [300]
+    assert [sample.power_w is None for sample in taken] == [False, True, True, True, True] * 2 + [False]
+    assert {(sample.used_bytes, sample.sm_clock_mhz, sample.throttle) for sample in taken} == {(1000, 1980, 4)}
+    often, seldom = ("memory", "throttle"), ("processes", "power", "energy", "temperature", "utilization")
+    assert {driver.asked[name] for name in often} == {11}
+    assert {driver.asked[name] for name in seldom} == {3}
+
+
+def test_what_a_driver_refuses_at_first_is_absent_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("GPU-a", utilization=None, power_mw=None, energy_mj=None, temperature=None, throttle=None, sm_mhz=None)
+    driver = install(monkeypatch, Driver(gpu))
+    gpu.processes = None
+    with GpuSampler([0]) as sampler:
+        for at in range(5):
+            (sample,) = sampler.sample(at * SECOND, {7})
+            assert sample == GpuSample(at * SECOND, 0, 1000, None, memory_clock_mhz=3201)
+    assert {driver.asked[name] for name in ("power", "energy", "temperature", "utilization", "throttle")} == {1}
+
+
+def test_a_field_that_fails_once_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver(Gpu("GPU-a")))
+    with GpuSampler([0]) as sampler:
+        sampler.sample(0, ())
+        driver.gpus[0].power_mw = None
+        assert sampler.sample(SECOND, ())[0].power_w is None
+        driver.gpus[0].power_mw = 250_000
+        assert sampler.sample(2 * SECOND, ())[0].power_w == 250
+
+
+def test_memory_of_an_old_driver_says_that_it_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver(Gpu("GPU-a", reserved=None)))
+    with GpuSampler([0]) as sampler:
+        assert sampler.sample(0, ())[0].used_bytes == 1000
+    assert sampler.note == "memory in use of GPU 0 includes what its driver keeps for itself"
 
 
 def test_memory_of_the_servers_own_processes_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = install(monkeypatch, Driver(processes={0: [(7, 300), (8, 200), (99, 400)], 1: [(99, 50)]}))
-    with GpuMemory([0, 1]) as memory:
-        assert memory.sample(5, {7, 8}) == (GpuSample(5, 0, 1000, 500), GpuSample(5, 1, 2000, None))
-    assert memory.note is None
+    driver = install(monkeypatch, on([(7, 300), (8, 200), (99, 400)], [(99, 50)]))
+    with GpuSampler([0, 1]) as sampler:
+        found = sampler.sample(5, {7, 8})
+    assert [(s.t_ns, s.gpu, s.used_bytes, s.server_bytes, s.foreign_pids) for s in found] == [
+        (5, 0, 1000, 500, (99,)),
+        (5, 1, 2000, 0, (99,)),
+    ]
+    assert sampler.note is None
     assert driver.open == 0
 
 
+def test_where_the_driver_names_no_process_of_ours_nobody_is_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may count processes as the host does, and we as a container."""
+    install(monkeypatch, on([(99, 400)]))
+    with GpuSampler([0]) as sampler:
+        (found,) = sampler.sample(5, {7, 8})
+    assert (found.server_bytes, found.foreign_pids) == (None, None)
+
+
 def test_processes_that_the_driver_does_not_size_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver(processes={0: [(7, None)]}))
-    with GpuMemory([0]) as memory:
-        assert memory.sample(5, {7})[0].server_bytes is None
+    install(monkeypatch, on([(7, None), (8, 5)]))
+    with GpuSampler([0]) as sampler:
+        (found,) = sampler.sample(5, {7})
+    assert (found.server_bytes, found.foreign_pids) == (None, (8,))
+
+
+@contextmanager
+def child(launch: str | None) -> Iterator[int]:
+    """A process that says it came of a launch."""
+    environment = {**os.environ, **({LAUNCH_VARIABLE: launch} if launch else {})}
+    process = subprocess.Popen([sys.executable, "-c", "print(1, flush=True); input()"], env=environment,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process.pid
+    finally:
+        process.communicate()
+
+
+def test_a_process_of_the_launch_that_left_its_tree_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.LAUNCH_VARIABLE == LAUNCH_VARIABLE
+    with child("a") as server, child("a") as strayed, child("b") as other, child(None) as plain:
+        install(monkeypatch, on([(server, 100), (strayed, 10), (other, 5), (plain, 1)]))
+        with GpuSampler([0]) as sampler:
+            (found,) = sampler.sample(0, {server})
+    assert (found.server_bytes, set(found.foreign_pids or ())) == (110, {other, plain})
+
+
+def test_other_instances_of_a_divided_gpu_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("GPU-a", mig=1, utilization=None, processes=[(7, 300), (8, 9), (9, 9)], instances={7: 2, 8: 2, 9: 3})
+    gpu.activity = (30.0, 10.0)
+    install(monkeypatch, Driver(gpu))
+    with GpuSampler([0]) as sampler:
+        sampler.sample(0, {7})
+        (found,) = sampler.sample(SECOND, {7})
+    assert (found.server_bytes, found.foreign_pids, found.utilization) == (300, (8,), None)
+    assert (found.sm_activity, found.dram_activity) == (0.3, 0.1)
+
+
+@pytest.mark.parametrize(("xid", "grave"), [(79, True), (48, True), (31, False)])
+def test_an_xid_is_a_note_and_that_of_a_program_is_no_lost_gpu(
+    monkeypatch: pytest.MonkeyPatch, xid: int, grave: bool
+) -> None:
+    driver = install(monkeypatch, Driver())
+    with GpuSampler([0, 1]) as sampler:
+        sampler.sample(0, ())
+        driver.xids = [(1, xid)]
+        sampler.sample(SECOND, ())
+    text = f"XID {xid} of GPU 1 (see the kernel's log)"
+    assert sampler.note == (f"{GPU_LOST}: {text}" if grave else text)
+
+
+def test_the_namesake_that_warns_at_import_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(
+        "import warnings\nwarnings.warn('deprecated', FutureWarning)\n"
+        "class NVMLError(Exception): pass\ndef nvmlInit(): raise NVMLError('none')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NoDriverError, match=r"no NVIDIA driver \(none\)"):
+            read_cards()
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
 
 
 def test_no_driver_is_a_note_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,31 +194,31 @@ def test_no_driver_is_a_note_and_no_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_library_is_a_note_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with GpuMemory([0]) as memory:
-        assert memory.sample(0, ()) == ()
-    assert "not installed" in (memory.note or "")
+    with GpuSampler([0]) as sampler:
+        assert sampler.sample(0, ()) == ()
+    assert "not installed" in (sampler.note or "")
 
 
 def test_a_gpu_that_does_not_exist_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Driver())
-    with GpuMemory([5]) as memory:
-        assert memory.sample(0, ()) == ()
-    assert "GPU 5: Invalid Argument" in (memory.note or "")
+    with GpuSampler([5]) as sampler:
+        assert sampler.sample(0, ()) == ()
+    assert "GPU 5: Invalid Argument" in (sampler.note or "")
 
 
 def test_a_gpu_that_is_lost_leaves_the_other_and_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = install(monkeypatch, Driver())
-    with GpuMemory([0, 1]) as memory:
-        driver.lost.add(0)
-        assert [sample.gpu for sample in memory.sample(0, ())] == [1]
-    assert "GPU is lost" in (memory.note or "")
+    with GpuSampler([0, 1]) as sampler:
+        driver.gpus[0].lost = True
+        assert [sample.gpu for sample in sampler.sample(0, ())] == [1]
+    assert sampler.note == f"{GPU_LOST}: GPU 0: GPU is lost"
 
 
 def test_without_gpus_the_library_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    with GpuMemory([]) as memory:
+    with GpuSampler([]) as sampler:
         pass
-    assert memory.note is None
+    assert sampler.note is None
     assert "pynvml" not in sys.modules
 
 
@@ -137,9 +226,9 @@ def test_without_gpus_the_library_is_not_even_imported(monkeypatch: pytest.Monke
 def test_peak_memory_of_a_gpu_server_is_not_measured_without_the_driver_and_never_host_memory(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    driver = install(monkeypatch, Driver(init_fails=fault == "no driver", processes={0: [(os.getpid(), 500)]}))
+    driver = install(monkeypatch, Driver(init_fails=fault == "no driver"))
     if fault == "lost":
-        driver.lost.add(1)
+        driver.gpus[1].lost = True
     with record(os.getpid(), gpus=[0, 5 if fault == "no such GPU" else 1]) as recorder:
         pass
     found = measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"]
@@ -152,7 +241,7 @@ def test_peak_memory_of_a_gpu_server_is_not_measured_without_the_driver_and_neve
 
 
 def test_peak_memory_of_a_gpu_server_is_that_of_its_processes_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Driver(processes={0: [(os.getpid(), 500)], 1: [(os.getpid(), 70)]}))
+    install(monkeypatch, on([(os.getpid(), 500)], [(os.getpid(), 70)]))
     with record(os.getpid(), gpus=[0, 1]) as recorder:
         pass
     assert measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"].value == 570
@@ -178,18 +267,18 @@ def test_what_the_gpus_are(monkeypatch: pytest.MonkeyPatch) -> None:
     alike = {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_memory": "140 GiB"}
     assert told(gpu_facts()) == {**alike, "gpu_count": "2"}
     assert told(gpu_facts([1])) == {**alike, "gpu_count": "1"}
-    driver.split = {1}
+    driver.gpus[1].mig = 1
     assert told(gpu_facts()) == {**alike, "gpu_count": "2", "mig": "on"}
     assert told(gpu_facts([0])) == {**alike, "gpu_count": "1"}
-    driver.split = None
-    driver.names[1] = "NVIDIA L4"
+    driver.gpus[0].mig = driver.gpus[1].mig = None
+    driver.gpus[1].name = b"NVIDIA L4"
     assert told(gpu_facts())["gpu"] == "NVIDIA H200 + NVIDIA L4"
     assert driver.open == 0
 
 
 def test_what_the_driver_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = install(monkeypatch, Driver())
-    driver.lost = {1}
+    driver.gpus[1].lost = True
     assert told(gpu_facts()) == {"driver": "580.95.05", "gpu": "NVIDIA H200", "gpu_count": "2"}
     assert told(gpu_facts([5])) == {"driver": "580.95.05"}
     install(monkeypatch, Driver(init_fails=True))
