@@ -88,7 +88,7 @@ class Rig:
         finally:
             self.observer.idle()
         live = self._live
-        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec.ca_file)
+        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec)
         return live
 
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
