@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.devices import Devices
+from pytest_llmperf.control.reset import empty_prefix_cache
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
@@ -114,7 +115,7 @@ class Rig:
             raise
         finally:
             self.observer.idle()
-        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec.ca_file)
+        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec)
         self._live = live
         return live
 
@@ -125,6 +126,8 @@ class Rig:
         """
         assert self._live is not None
         try:
+            if not self._live.spec.targeted:  # what others have cached on a running server is theirs
+                empty_prefix_cache(self._live.endpoint, self._live.engine, ca_file=plan.server.ca_file)
             trial = runner.run_replay(
                 plan, self._live, self.number, number, f"{self.salt}/{salt}", self._calibrations, self.observer
             )

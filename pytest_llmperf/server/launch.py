@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
-from urllib.parse import urlsplit
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.identify import read_identity
@@ -74,19 +73,6 @@ class Launch:
     def exit_code(self) -> int | None:
         """Of the server's process, as subprocess counts; None while it runs and for a targeted server."""
         return None if self._process is None else self._process.exit_code
-
-    def metrics_urls(self) -> tuple[str, ...]:
-        """Where to read the server's own metrics: as configured, else where its engine has them; may be none."""
-        if self.spec.metrics_urls:
-            return self.spec.filled(self.spec.metrics_urls, self.endpoint.port)
-        where = self.engine.metrics_url
-        if where is None or self.endpoint.socket is not None:
-            return ()
-        if where.startswith(":"):  # another port of the same host
-            parts = urlsplit(self.endpoint.base_url)
-            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-            return (f"{parts.scheme}://{host}{where}",)
-        return (self.endpoint.base_url + where,)
 
     def check_alive(self) -> None:
         """Raise ServerDiedError where the server was started here and has ended."""

@@ -20,6 +20,8 @@ __all__ = ["HISTOGRAMS", "Page"]
 HISTOGRAMS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[12:])
 """Quantities that are histograms; all others are single numbers."""
 
+_PAGE: Final = ""
+"""Stands among the labels for the page of a sample, which may have the same labels on another one."""
 _LARGEST: Final[frozenset[Quantity]] = frozenset({"kv_usage"})
 """Of several series the largest counts; all others are added up."""
 
@@ -52,12 +54,14 @@ class Page:
             return None
         return b"\n".join(self._wanted.findall(page)) if self._series else b""
 
-    def read(self, t_ns: int, lines: bytes) -> EngineSample:
-        """What ``lines`` say, under our names, stamped ``t_ns``.
+    def read(self, t_ns: int, *pages: bytes) -> EngineSample:
+        """What the wanted lines of ``pages`` (of one server's processes, say) say, under our names, stamped ``t_ns``.
 
         Of a quantity the first name that is there counts. One of which a series is no finite number is not told.
         """
-        found = _parsed(lines.decode(errors="replace").split("\n"))
+        found: _Series = defaultdict(list)
+        for number, lines in enumerate(pages):
+            _parse(lines.decode(errors="replace").split("\n"), str(number), found)
         values: dict[Quantity, float] = {}
         histograms: dict[Quantity, Buckets] = {}
         for quantity, names in self._series.items():
@@ -75,17 +79,15 @@ class Page:
         return EngineSample(t_ns, values, histograms)
 
 
-def _parsed(lines: Iterable[str]) -> _Series:
-    """Lines that are no samples are left out."""
-    found: _Series = defaultdict(list)
+def _parse(lines: Iterable[str], page: str, found: _Series) -> None:
+    """Enter the samples of one page. Lines that are none are left out."""
     for line in lines:
         match = _LINE.match(line)
         value = None if match is None else _number(match["value"])
         if match is None or value is None:
             continue
         labels = {name: _unescaped(text) for name, text in _LABEL.findall(match["labels"] or "")}
-        found[match["name"]].append((labels, value))
-    return found
+        found[match["name"]].append((labels | {_PAGE: page}, value))
 
 
 def _number(text: str) -> float | None:

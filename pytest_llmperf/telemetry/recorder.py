@@ -37,7 +37,7 @@ class Sources:
 
 def sources_of(engine: Engine, endpoint: Endpoint, spec: ServerSpec, log_path: Path | None) -> Sources:
     """The engine's page of metrics and the log of a server that was started here; for one recording."""
-    return Sources(Scraper.of(engine, endpoint, spec.ca_file), LogWatch.of(engine, log_path, spec, endpoint))
+    return Sources(Scraper.of(engine, endpoint, spec), LogWatch.of(engine, log_path, spec, endpoint))
 
 
 def record(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
+from urllib.parse import urlsplit
 
 from pytest_llmperf.control.client import Client, fetch, open_client
 from pytest_llmperf.engines import Engine
 from pytest_llmperf.errors import LlmperfError, TargetError
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample
 from pytest_llmperf.telemetry.prometheus import Page
@@ -37,7 +40,8 @@ class Scraper:
     wrong is in ``notes``. A page that fails three times in a row is given up.
 
     It is asked like the API: certificates, socket and key of ``endpoint``. On another port (``:8002/metrics``) it is
-    asked over plain HTTP and without the key, which nothing protects there.
+    asked over plain HTTP and without the key, which nothing protects there. ``urls`` stand in for the engine's own
+    place: pages of the processes that make up one server, together one sample; the key goes to the API's address only.
     """
 
     def __init__(
@@ -45,30 +49,35 @@ class Scraper:
         engine: Engine,
         endpoint: Endpoint,
         *,
+        urls: Sequence[str] = (),
         ca_file: Path | None = None,
         interval_s: float = 1.0,
         timeout_s: float = 5.0,
     ) -> None:
-        assert engine.metrics_url is not None
         self._page = Page(engine.series)
-        self._endpoint, self._path = _place(endpoint, engine.metrics_url)
+        self._places = [_absolute(endpoint, url) for url in urls] or [
+            _place(endpoint, engine.metrics_url or "/metrics")
+        ]
         self._ca_file, self._interval_s, self._timeout_s = ca_file, interval_s, timeout_s
-        self._client: Client | None = None
-        self._kept: list[tuple[int, bytes]] = []
+        self._clients: list[Client] = []
+        self._kept: list[tuple[int, tuple[bytes, ...]]] = []
         self._problems: Counter[str] = Counter()
         self._failed = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmperf-metrics", daemon=True)
 
     @classmethod
-    def of(cls, engine: Engine, endpoint: Endpoint, ca_file: Path | None = None) -> Self | None:
-        """None where ``engine`` has no page that we can read."""
-        return cls(engine, endpoint, ca_file=ca_file) if engine.metrics_url and engine.series else None
+    def of(cls, engine: Engine, endpoint: Endpoint, spec: ServerSpec) -> Self | None:
+        """None where there is no page that we can read."""
+        urls = spec.filled(spec.metrics_urls, endpoint.port)
+        known = (urls or engine.metrics_url) and engine.series
+        return cls(engine, endpoint, urls=urls, ca_file=spec.ca_file) if known else None
 
     def __enter__(self) -> Self:
         try:
-            self._client = open_client(self._endpoint, ca_file=self._ca_file, timeout=self._timeout_s)
-            self._client.headers.update(_HEADERS)
+            for place, _ in self._places:
+                self._clients.append(open_client(place, ca_file=self._ca_file, timeout=self._timeout_s))
+                self._clients[-1].headers.update(_HEADERS)
         except LlmperfError as error:
             self._problems[str(error)] += 1
             self._failed = _GIVEN_UP
@@ -85,12 +94,12 @@ class Scraper:
             self._problems["its reader hung and was left behind"] += 1
             return
         self._round()
-        if self._client is not None:
-            self._client.close()
+        for client in self._clients:
+            client.close()
 
     def samples(self) -> tuple[EngineSample, ...]:
         """What was read so far; parsed only now. Pages that say nothing we know are left out."""
-        read = (self._page.read(t_ns, lines) for t_ns, lines in list(self._kept))
+        read = (self._page.read(t_ns, *pages) for t_ns, pages in list(self._kept))
         return tuple(sample for sample in read if sample.values or sample.histograms)
 
     def notes(self) -> tuple[str, ...]:
@@ -100,8 +109,9 @@ class Scraper:
             given_up = "; it was not asked again" if self._failed >= _GIVEN_UP else ""
             found.append(f"the engine's metrics: {problem}{f' ({times} times)' if times > 1 else ''}{given_up}")
         kept = list(self._kept)
-        if kept and not any(lines for _, lines in kept):
-            found.append(f"the engine's metrics: {self._path} has none of the series that we know")
+        if kept and not any(lines for _, pages in kept for lines in pages):
+            asked = ", ".join(path for _, path in self._places)
+            found.append(f"the engine's metrics: {asked} has none of the series that we know")
         gaps = [(after - before) / 1e9 for (before, _), (after, _) in pairwise(kept)]
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]
         if late:
@@ -117,24 +127,30 @@ class Scraper:
             self._round()
 
     def _round(self) -> None:
-        if self._client is None or self._failed >= _GIVEN_UP:
+        if self._failed >= _GIVEN_UP:
             return
         try:
             asked = time.monotonic_ns()
-            response = fetch(self._client, self._path)
+            pages = tuple(
+                self._lines(client, path) for client, (_, path) in zip(self._clients, self._places, strict=True)
+            )
             answered = time.monotonic_ns()
-            if response.status_code != _OK:
-                raise TargetError(str(response.url), f"HTTP {response.status_code}")
-            lines = self._page.wanted(response.content)
-            if lines is None:
-                raise TargetError(str(response.url), "the page ends in the middle of a line")
         except Exception as error:  # telemetry that fails must not end the load that it watches
             known = str(error) if isinstance(error, LlmperfError) else f"{type(error).__name__}: {error}"
             self._problems[known] += 1
             self._failed += 1
             return
         self._failed = 0
-        self._kept.append(((asked + answered) // 2, lines))
+        self._kept.append(((asked + answered) // 2, pages))
+
+    def _lines(self, client: Client, path: str) -> bytes:
+        response = fetch(client, path)
+        if response.status_code != _OK:
+            raise TargetError(str(response.url), f"HTTP {response.status_code}")
+        lines = self._page.wanted(response.content)
+        if lines is None:
+            raise TargetError(str(response.url), "the page ends in the middle of a line")
+        return lines
 
 
 def _place(endpoint: Endpoint, metrics_url: str) -> tuple[Endpoint, str]:
@@ -145,3 +161,12 @@ def _place(endpoint: Endpoint, metrics_url: str) -> tuple[Endpoint, str]:
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     elsewhere = replace(endpoint, base_url=f"http://{host}:{port}", port=int(port), tls=False, headers={}, socket=None)
     return elsewhere, f"/{path}"
+
+
+def _absolute(endpoint: Endpoint, url: str) -> tuple[Endpoint, str]:
+    """As ``_place``, for a whole URL."""
+    parts, api = urlsplit(url), urlsplit(endpoint.base_url)
+    base, path = f"{parts.scheme}://{parts.netloc}", f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+    own = (parts.scheme, parts.netloc) == (api.scheme, api.netloc)
+    headers, socket = (endpoint.headers, endpoint.socket) if own else ({}, None)
+    return replace(endpoint, base_url=base, tls=parts.scheme == "https", headers=headers, socket=socket), path

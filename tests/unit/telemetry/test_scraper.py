@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from pytest_llmperf.engines.engine import Engine
+from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.scraper import Scraper
@@ -114,8 +115,19 @@ def test_a_page_on_another_port_is_asked_without_the_key() -> None:
 
 def test_an_engine_without_a_page_is_not_asked() -> None:
     endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "scripted")
-    assert Scraper.of(replace(ENGINE, metrics_url=None), endpoint) is None
-    assert Scraper.of(replace(ENGINE, series={}), endpoint) is None
+    spec = ServerSpec(name="s", engine="scripted", url="http://127.0.0.1:1")
+    assert Scraper.of(replace(ENGINE, metrics_url=None), endpoint, spec) is None
+    assert Scraper.of(replace(ENGINE, series={}), endpoint, spec) is None
+    assert Scraper.of(ENGINE, endpoint, spec) is not None
+
+
+def test_pages_of_the_processes_of_one_server_are_one_sample() -> None:
+    with serving(counting) as first, serving(counting) as second:
+        urls = [f"http://127.0.0.1:{server.server_address[1]}/metrics" for server in (first, second)]
+        with Scraper(ENGINE, first.endpoint, urls=urls, interval_s=60) as scraper:
+            pass
+        assert (first.asked, second.asked) == ([("/metrics", "Bearer k")] * 2, [("/metrics", None)] * 2)
+    assert [sample.values for sample in scraper.samples()] == [{"requests": n, "running": 4} for n in (2, 4)]
 
 
 def hangs(handler: BaseHTTPRequestHandler, number: int) -> None:

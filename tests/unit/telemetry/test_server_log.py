@@ -64,10 +64,11 @@ def test_the_page_goes_before_the_log_and_what_is_known_stays() -> None:
 
 def test_the_start_of_a_server_is_read_from_its_log_file(tmp_path: Path) -> None:
     endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "logged")
-    found = observe_start(StartUp(), ENGINE, endpoint, LOGS / "vllm-0.26.0-llama8b-cold.log")
+    spec = ServerSpec(name="s", engine="logged")
+    found = observe_start(StartUp(), ENGINE, endpoint, LOGS / "vllm-0.26.0-llama8b-cold.log", spec)
     assert (found.compile_s, found.kv_capacity_tokens) == (19.65, 553712)
-    assert observe_start(StartUp(), ENGINE, endpoint, tmp_path / "none.log") == StartUp()
-    assert observe_start(StartUp(), ENGINE, endpoint, None) == StartUp()
+    assert observe_start(StartUp(), ENGINE, endpoint, tmp_path / "none.log", spec) == StartUp()
+    assert observe_start(StartUp(), ENGINE, endpoint, None, spec) == StartUp()
 
 
 def test_only_what_is_written_while_the_load_runs_counts(tmp_path: Path) -> None:
