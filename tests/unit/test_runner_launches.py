@@ -82,8 +82,9 @@ def test_a_gpu_that_failed_under_a_load_is_trouble_of_the_machine(
     load = _Load(death)
 
     @contextmanager
-    def recording(pid: int, gpus: tuple[int, ...]) -> Iterator[SimpleNamespace]:
+    def recording(pid: int, gpus: tuple[int, ...], *, sources: object) -> Iterator[SimpleNamespace]:
         assert gpus == (3,)  # those of the launch
+        assert sources is not None
         yield SimpleNamespace(telemetry=Telemetry(gpus=gpus, notes=(note,)))
 
     monkeypatch.setattr(runner, "record", recording)

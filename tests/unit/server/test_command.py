@@ -141,11 +141,6 @@ def test_a_command_that_returns_leaves_the_server_to_a_cluster(cluster: Cluster,
     assert leases() == ()
 
 
-def test_metrics_are_where_the_table_says_or_where_the_engine_has_them(cluster: Cluster, tmp_path: Path) -> None:
-    urls = ["http://127.0.0.1:{port}/metrics", "http://decode:8000/metrics"]
-    with launch(submitted(cluster, metrics_urls=urls), log_dir=tmp_path) as live:
-
-
 def test_parameters_reach_the_command_one_by_one(tmp_path: Path) -> None:
     words = [*SERVE, "{model}", "--host", "127.0.0.1", "--port", "{port}", "--n", "{max_num_seqs}"]
     start = [*words, "--p={enable_prefix_caching}"]
