@@ -147,11 +147,11 @@ def test_one_launch_with_errors_is_run_again(pytester: pytest.Pytester) -> None:
 
 
 def test_a_metric_that_the_test_names_must_be_judged_for_a_pass(pytester: pytest.Pytester) -> None:
-    prepare(pytester, TEST.replace("'tpot_mean']", "'ttft_p99']").replace("tpot_mean=", "ttft_p99="))
+    prepare(pytester, TEST.replace("'tpot_mean']", "'energy_per_mtok']").replace("tpot_mean=", "energy_per_mtok="))
     compare(pytester, "--llmperf-ab", "env.NOTHING=1")
     found = the_test(pytester)
     assert found["verdict"] == "INCONCLUSIVE"
-    assert "ttft_p99" in found["judgement"]["reason"]
+    assert "energy_per_mtok" in found["judgement"]["reason"]
 
 
 def test_the_value_of_a_secret_variable_reaches_no_file_and_no_terminal(pytester: pytest.Pytester) -> None:
