@@ -15,6 +15,7 @@ from truth_server import TruthServer
 
 from pytest_llmperf.plan import Workload
 from pytest_llmperf.settings import Settings
+from pytest_llmperf.settings.servers import read_server
 from pytest_llmperf.suitefile import read_suite
 
 ROOT = Path(__file__).parent.parent
@@ -96,7 +97,7 @@ def test_usage_commands_run(tmp_path: Path) -> None:
     )
     (usage,) = [text for language, text in BLOCKS if language == "sh" and "--llmperf-dry-run" in text]
     lines = [shlex.split(line, comments=True) for line in usage.splitlines()]
-    assert len(lines) == 19
+    assert len(lines) == 20
     with TruthServer(ttft=5, gap=1) as server:
         for words in lines:
             command = [server.url if word.startswith("http") else word for word in words]
@@ -112,13 +113,30 @@ def test_usage_commands_run(tmp_path: Path) -> None:
 
 def test_toml_examples_are_valid() -> None:
     texts = [text for language, text in BLOCKS if language == "toml"]
-    workload, suite, trade, configuration = map(tomllib.loads, texts)
+    workload, suite, trade, configuration, servers = map(tomllib.loads, texts)
     Workload.model_validate({"name": "readme", **workload})
     assert [declared.name for declared in read_suite(texts[1], "README.md")] == ["chat[1]", "chat[16]"]
     assert set(suite) == {"defaults", "tests"}
     Settings.model_validate({**trade["tool"]["llmperf"], "source": "README.md"})
     settings = Settings.model_validate({**configuration["tool"]["llmperf"], "source": "README.md"})
     assert set(settings.servers) == {"small", "staging"}
+    tables = servers["tool"]["llmperf"]["servers"]
+    assert {name: read_server(name, table, "README.md").launched_by for name, table in tables.items()} == {
+        "upgrade": "process", "box": "container", "kubernetes": "command", "slurm": "command",
+    }  # fmt: skip
+
+
+def test_engine_of_one_s_own_is_known_where_it_is_registered(pytester: pytest.Pytester) -> None:
+    example = next(text for language, text in BLOCKS if language == "python" and "register_engine" in text)
+    pytester.makeconftest(example)
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.llmperf(workload={'input': 9, 'output': 9}, concurrency=1, requests=5)\n"
+        "def test_it(llmperf): llmperf.run()\n"
+    )
+    pytester.makefile(".toml", llmperf="[servers.s]\nengine = 'mine'\nmax_num_seqs = 2\n")
+    result = pytester.runpytest_subprocess("--llmperf", "--llmperf-dry-run", "--llmperf-server", "s")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*engine mine*"])
 
 
 def test_python_example_is_collected(pytester: pytest.Pytester) -> None:
