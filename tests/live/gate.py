@@ -22,7 +22,7 @@ import pytest
 
 SHARED = {"input": {"uniform": [160, 220]}, "output": {"uniform": [12, 20]},
           "shared_prefix": {"groups": 1, "tokens": 128}}
-pytestmark = pytest.mark.llmperf(workload=SHARED, concurrency=2, requests=120, warmup=6)
+pytestmark = pytest.mark.llmperf(workload=SHARED, concurrency=2, requests=60, warmup=6)
 
 @pytest.mark.regression(metrics=["cpu_seconds_per_mtok"])
 def test_cpu(llmperf):
