@@ -143,6 +143,6 @@ def test_what_is_wrong_with_it_is_said_at_the_start(pytester: pytest.Pytester, c
 def test_commands_on_baselines_do_not_need_to_know_it(pytester: pytest.Pytester) -> None:
     prepare(pytester)
     Path(pytester.path / "baselines").mkdir()
-    result = pytester.run("python", "-m", "pytest_llmperf.cli", "baseline", "list")
+    result = pytester.run(sys.executable, "-m", "pytest_llmperf.cli", "baseline", "list")
     assert "unknown engine" not in result.stderr.str() + result.stdout.str()
     assert result.ret == 0
