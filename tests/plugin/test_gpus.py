@@ -29,8 +29,9 @@ class Loaded(driver.Driver):
 
     def servers(self, handle):
         found = []
-        for process in psutil.process_iter(["cmdline"]) if handle == 1 else ():
-            if any(word.endswith("truth_server.py") for word in process.info["cmdline"] or ()):
+        for process in psutil.process_iter(["cmdline", "environ"]) if handle == 1 else ():
+            ours = (process.info["environ"] or {}).get("LAUNCHES") == os.path.join(os.getcwd(), "launches.txt")
+            if ours and any(word.endswith("truth_server.py") for word in process.info["cmdline"] or ()):
                 found.append(process.pid)
         return found
 

@@ -40,7 +40,9 @@ def stream(live: Launch, api: Api, tokens: int, **extra: Any) -> tuple[list[str]
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.5, "top_k": 0, "top_p": 1, "min_p": 0}])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0}, {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 7}]
+)
 def test_every_chunk_is_one_token_of_letters_and_the_length_is_exact(
     embedded: Launch, api: Api, sampling: dict[str, float]
 ) -> None:
