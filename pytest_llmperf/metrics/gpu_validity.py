@@ -73,6 +73,7 @@ def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[s
             (notes if facts.shared else reasons).append(strangers)
         if facts.locked_mhz is not None:
             reasons += _strayed(gpu, samples, facts.locked_mhz)
+        notes += _unseen(gpu, near[gpu], shared=facts.shared)
     return reasons, notes
 
 
@@ -133,11 +134,23 @@ def _strangers(gpu: int, samples: Sequence[GpuSample], start_ns: int) -> str:
 
 def _strayed(gpu: int, samples: Sequence[GpuSample], mhz: int) -> list[str]:
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None and _is_busy(sample)]
+    if not clocks:
+        return [f"GPU {gpu}: no sample under load tells its clock, so nothing shows that it held {mhz} MHz"]
     off = [clock for clock in clocks if abs(clock - mhz) > STEP_MHZ]
     if len(off) <= STRAYED * len(clocks):
         return []
     strayed = f"GPU {gpu} did not hold its locked clock of {mhz} MHz: {min(off)} to {max(off)} MHz in"
     return [f"{strayed} {100 * len(off) / len(clocks):.0f} % of {len(clocks)} samples: lock a lower one"]
+
+
+def _unseen(gpu: int, samples: Sequence[GpuSample], *, shared: bool) -> list[str]:
+    """What cannot be ruled out, since the driver tells nothing of it."""
+    found = []
+    if all(sample.throttle is None for sample in samples):
+        found.append(f"GPU {gpu}: the driver does not tell what holds its clock down: a slowdown cannot be seen")
+    if not shared and all(sample.foreign_pids is None for sample in samples):
+        found.append(f"GPU {gpu}: the driver does not tell whose processes compute on it: others cannot be seen")
+    return found
 
 
 def _is_busy(sample: GpuSample) -> bool:

@@ -14,7 +14,9 @@ from pytest_llmperf.samples import GPU_LOST, GpuSample, Telemetry
 
 
 def at(ms: float, **figures: Any) -> GpuSample:
-    return GpuSample(round(ms * MS), figures.pop("gpu", 0), 1000, None, **figures)
+    """Told by a driver that names processes and what holds the clock, unless ``figures`` say otherwise."""
+    told = {"throttle": 0, "foreign_pids": (), **figures}
+    return GpuSample(round(ms * MS), told.pop("gpu", 0), 1000, None, **told)
 
 
 def watched(*samples: GpuSample, notes: tuple[str, ...] = (), **changes: Any) -> Trial:
@@ -77,7 +79,17 @@ def test_a_locked_clock_that_the_gpu_did_not_hold_is_invalid() -> None:
         "GPU 0 did not hold its locked clock of 1500 MHz: 1200 to 1205 MHz in 6 % of 101 samples: lock a lower one"
     ]
     assert gpu_state(watched(*idle, *fell)) == ([], [])
-    assert gpu_state(watched(*idle), locked) == ([], [])
+    reasons, _ = gpu_state(watched(*idle), locked)
+    assert reasons == ["GPU 0: no sample under load tells its clock, so nothing shows that it held 1500 MHz"]
+
+
+def test_what_the_driver_does_not_tell_is_said() -> None:
+    silent = watched(at(100, throttle=None, foreign_pids=None), at(300, throttle=None, foreign_pids=None))
+    reasons, notes = gpu_state(silent)
+    assert reasons == []
+    assert ["a slowdown cannot be seen" in notes[0], "others cannot be seen" in notes[1]] == [True, True]
+    assert len(gpu_state(silent, GpuFacts(shared=True))[1]) == 1
+    assert gpu_state(watched(at(100, throttle=None, foreign_pids=None), at(300))) == ([], [])
 
 
 def test_a_lost_gpu_is_a_reason() -> None:
