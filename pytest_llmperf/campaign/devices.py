@@ -10,8 +10,8 @@ from pytest_llmperf.cards import Card
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.gpu_memory import levels, require_returned, require_room, visible
 from pytest_llmperf.server.gpus import GpuLocks, Wish, take
-from pytest_llmperf.server.room import levels, require_returned, require_room, visible
 from pytest_llmperf.telemetry.cards import read_cards
 from pytest_llmperf.telemetry.clocks import ClockLock
 from pytest_llmperf.telemetry.nvml import NoDriverError

@@ -17,8 +17,8 @@ import pytest
 
 from pytest_llmperf.cards import Card, GpuProcess
 from pytest_llmperf.errors import InfraError
+from pytest_llmperf.server.gpu_memory import levels, require_returned, require_room, visible
 from pytest_llmperf.server.gpus import FOLDER_VARIABLE, GpuLocks, Wish, holder_of, lock_folder, take
-from pytest_llmperf.server.room import levels, require_returned, require_room, visible
 
 GIB = 2**30
 HOLDER = """
