@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,11 +37,9 @@ def pids(tmp_path: Path) -> Iterator[Path]:
 
 def processes(folder: Path) -> dict[str, psutil.Process]:
     found = {}
-    for file in folder.iterdir():
-        try:
-            found[file.name] = psutil.Process(int(file.read_text()))
-        except (ValueError, psutil.Error):
-            continue
+    for role in ROLES:
+        with suppress(OSError, ValueError, psutil.Error):  # it has not written it yet, or has ended
+            found[role] = psutil.Process(int((folder / role).read_text()))
     return found
 
 
