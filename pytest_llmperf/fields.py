@@ -65,13 +65,15 @@ def on_other_machine(url: str | None) -> bool:
 
 
 def spread_gpus(table: object) -> object:
-    """A server's table with ``gpus = "any:2"`` written as ``any_gpus = 2``. Raises ValueError."""
+    """A server's table with ``gpus = "any:2"`` as ``any_gpus = 2``, ``"none"`` as ``no_gpus``. Raises ValueError."""
     written = table.get("gpus") if isinstance(table, Mapping) else None
     if not isinstance(written, str) or not isinstance(table, Mapping):
         return table
+    if written == "none":
+        return {**table, "gpus": (), "no_gpus": True}
     count = written.removeprefix("any:")
     if count == written or not count.isdecimal() or not 1 <= int(count) <= 64:
-        raise ValueError(f"gpus = {written!r} is neither a list of numbers, e.g. [0, 1], nor e.g. 'any:2'")
+        raise ValueError(f"gpus = {written!r} is no list of numbers, e.g. [0, 1], and neither 'any:2' nor 'none'")
     return {**table, "gpus": (), "any_gpus": int(count)}
 
 

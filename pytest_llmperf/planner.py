@@ -34,7 +34,7 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
         raise MarkerError("llmperf", "server", f"{server_name!r} is not the name of a configured server")
     server = server_named(server_name, options.settings, options.overrides)
     if options.gpus:
-        server = server.model_copy(update={"gpus": options.gpus, "any_gpus": 0})
+        server = server.model_copy(update={"gpus": options.gpus, "any_gpus": 0, "no_gpus": False})
     slas = read_slas(asked.slas)
     folders = (asked.folder, Path(options.settings.source).parent)
     arguments = {**arguments, **_trace(arguments, folders)}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from pytest_llmperf.control.calibrate import prompt_tokens
+from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.errors import InfraError, LlmperfError, UsageError
 from pytest_llmperf.gate import Verdict
 from pytest_llmperf.gate import judge as judge_checks
@@ -106,7 +107,7 @@ def run_replay(
     calibration = calibrations.of(plan, live)
     warnings = () if calibration else ("the server states no usage: prompt lengths are estimated, not calibrated",)
     requests = _requests(plan, live, calibration or UNCALIBRATED, salt)
-    gpus = None if live.engine.cpu else live.spec.gpus
+    gpus = None if computes_on_cpu(live.spec) else live.spec.gpus
     progress = Progress()
     ended_by: BaseException | None = None
     sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)

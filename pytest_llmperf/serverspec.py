@@ -23,7 +23,7 @@ def _bytes(written: object) -> object:
 
 _BY_COMMAND: Final = ("start", "detached", "ready_url", "logs", "stop")
 _BY_CONTAINER: Final = ("image", "image_template", "shm_size")
-_BY_US: Final = ("any_gpus", "gpu_wait", "lock_clocks")
+_BY_US: Final = ("any_gpus", "no_gpus", "gpu_wait", "lock_clocks")
 LAUNCH_ONLY = ("version", "executable", "extra_args", "env", "port", "launcher", *_BY_CONTAINER, *_BY_COMMAND, *_BY_US)
 """Fields of a server that only a launch can apply."""
 
@@ -106,6 +106,8 @@ class ServerSpec(Frozen):
     """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
     any_gpus: int = Field(default=0, ge=0)
     """So many that are free, chosen when its campaign begins."""
+    no_gpus: bool = False
+    """It computes on the CPU and is shown no GPU: ``"none"`` in the configuration."""
     gpu_wait: Pause = 1800.0
     """Seconds to wait for GPUs that another job holds."""
     gpu_shared: bool = False
@@ -176,12 +178,15 @@ class ServerSpec(Frozen):
     def _applicable(self) -> Self:
         for name in LAUNCH_ONLY if self.url is not None else ():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                raise ValueError(f"{name} cannot be applied to a server that is running already (url is set)")
+                written = {"any_gpus": "gpus = 'any:…'", "no_gpus": "gpus = 'none'"}.get(name, name)
+                raise ValueError(f"{written} cannot be applied to a server that is running already (url is set)")
         if self.lock_clocks is not None and not self.gpu_count:
             raise ValueError("lock_clocks needs gpus: whose clocks?")
         if self.gpus and self.any_gpus:
             raise ValueError("gpus and any_gpus both say which GPUs it has; keep one of them")
-        if self.gpu_count and "CUDA_VISIBLE_DEVICES" in self.env:
+        if self.gpu_count and self.no_gpus:
+            raise ValueError("no_gpus and GPUs are both asked for; keep one of them")
+        if (self.gpu_count or self.no_gpus) and "CUDA_VISIBLE_DEVICES" in self.env:
             raise ValueError("gpus and env.CUDA_VISIBLE_DEVICES both say which GPUs it sees; keep gpus")
         if self.gpus and self.on_other_machine:
             named = f"url = {self.url!r}" if self.url else f"ready_url = {self.ready_url!r}"

@@ -15,7 +15,7 @@ from pytest_llmperf.campaign.terms import Terms, gate_config
 from pytest_llmperf.comparisons import DifferenceReport
 from pytest_llmperf.differences import differences as differing
 from pytest_llmperf.differences import with_test
-from pytest_llmperf.engines import ENGINES
+from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.metrics.gpu_validity import CLOCK_NOTE, arms_state
 from pytest_llmperf.runner import planned
@@ -92,10 +92,9 @@ class Grounds:
         return {name: change for name, change in shown.items() if (row := gate_row(name)) is not None and row.primary}
 
     def configure(self, case: Case, identity: Identity, most: int) -> None:
-        engine = ENGINES.get(identity.value("engine"))
         case.config, notes = gate_config(
             case.plan,
-            cpu=engine is not None and engine.cpu,
+            cpu=computes_on_cpu(case.plan.server),
             ok_requests=planned(case.plan) * (case.plan.replays or 1),
             accepted=self._terms.accepted,
             today=datetime.datetime.now(datetime.UTC).date(),

@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol, final
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.devices import Devices
 from pytest_llmperf.control.reset import empty_prefix_cache
-from pytest_llmperf.engines import engine_of
+from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
@@ -256,7 +256,7 @@ class _Now:
 
 def _watch(starting: list[Recorder], pid: int, spec: ServerSpec) -> Recorder:
     """What records the memory of a server that starts; the last of ``starting`` is the one of the last attempt."""
-    starting.append(record(pid, None if engine_of(spec).cpu else spec.gpus, START_INTERVAL_S))
+    starting.append(record(pid, None if computes_on_cpu(spec) else spec.gpus, START_INTERVAL_S))
     return starting[-1]
 
 

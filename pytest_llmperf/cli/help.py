@@ -79,7 +79,8 @@ telemetry/*.jsonl.gz beside them: what was sampled of the server's processes mea
   gpu used_bytes server_bytes       one GPU: memory in use, and that of the server's processes; null where not told
 
 peak_memory is the largest rss_bytes or, on GPUs, the largest sum of server_bytes (used_bytes where any is null) over
-the samples of one time; memory_growth is the least-squares slope of the same."""
+the samples of one time; memory_growth is the median of the slopes between all pairs of the same,
+inside the window."""
 
 
 def _units() -> str:

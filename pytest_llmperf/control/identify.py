@@ -177,8 +177,9 @@ def _environment(spec: ServerSpec, engine: Engine, live: LiveFacts, known: Mappi
     if spec.targeted or spec.elsewhere:
         pool = {name: fact for name, fact in known.items() if name == "pool"}
         return {**dict.fromkeys(("gpu", "gpu_count", "host"), UNKNOWN), **told, **pool}
-    gpu = ("cpu", "1") if engine.cpu else ("unknown", "unknown")
-    source: Literal["configured", "unknown"] = "configured" if engine.cpu else "unknown"
+    on_cpu = spec.no_gpus or engine.cpu
+    gpu = ("cpu", "1") if on_cpu else ("unknown", "unknown")
+    source: Literal["configured", "unknown"] = "configured" if on_cpu else "unknown"
     return {
         "gpu": Fact(value=gpu[0], source=source),
         "gpu_count": Fact(value=gpu[1], source=source),

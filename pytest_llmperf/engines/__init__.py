@@ -8,7 +8,7 @@ from pytest_llmperf.engines.table import ENGINES
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["ENGINES", "Engine", "add_installed", "engine_of", "launchable", "register_engine"]
+__all__ = ["ENGINES", "Engine", "add_installed", "computes_on_cpu", "engine_of", "launchable", "register_engine"]
 
 
 def engine_of(spec: ServerSpec) -> Engine:
@@ -17,6 +17,11 @@ def engine_of(spec: ServerSpec) -> Engine:
         problem = f"unknown engine {spec.engine!r}{nearest(spec.engine, tuple(ENGINES))}"
         raise ConfigError(f"servers.{spec.name}", "engine", problem)
     return ENGINES[spec.engine]
+
+
+def computes_on_cpu(spec: ServerSpec) -> bool:
+    """Whether the server of ``spec`` is known to use no GPU: its memory is the host's then."""
+    return spec.no_gpus or engine_of(spec).cpu
 
 
 def launchable() -> tuple[str, ...]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.gpu import energy_value
@@ -14,6 +18,10 @@ from pytest_llmperf.stats.value import MetricValue
 
 __all__ = ["memory_series", "resource_values"]
 
+_Series = Sequence[tuple[int, int]]
+_SHORTEST_NS: Final = 10_000_000_000
+"""Of samples that a slope is drawn through: a server settles for some seconds after its first requests."""
+_MOST_SAMPLES: Final = 500
 _WHOLE_CARDS = "memory of whole GPUs: the driver does not tell the server's processes apart"
 
 
@@ -42,39 +50,45 @@ def resource_values(trials: Sequence[Trial]) -> dict[str, MetricValue]:
     """Peak memory and its growth (the largest of the trials), CPU seconds and GPU energy per million output tokens."""
     series = [memory_series(trial.telemetry) for trial in trials]
     if len({note for samples, note in series if samples}) > 1:  # the larger of unlike things means nothing
-        series = [(samples, note) for samples, note in series if not note]
+        series = [((), None) if note else (samples, note) for samples, note in series]
     note = next((note for _, note in series if note), None)
     absent = _absent(trials)
     sizes = [size for samples, _ in series for _, size in samples]
     peak = metric("peak_memory")
     return {
         "peak_memory": MetricValue(peak, max(sizes), len(sizes), note) if sizes else MetricValue(peak, None, 0, absent),
-        "memory_growth": _growth([samples for samples, _ in series], note, absent),
+        "memory_growth": _growth(trials, [samples for samples, _ in series], note, absent),
         "cpu_seconds_per_mtok": _cpu(trials, absent),
         "energy_per_mtok": energy_value(trials),
     }
 
 
-def _growth(series: Sequence[Sequence[tuple[int, int]]], note: str | None, absent: str) -> MetricValue:
-    """Largest least-squares slope of memory over time among the trials."""
-    slopes = [(slope, len(samples)) for samples in series if (slope := _slope(samples)) is not None]
-    if not slopes:
-        few = "too few memory samples for a slope" if any(series) else absent
-        return MetricValue(metric("memory_growth"), None, 0, few)
-    return MetricValue(metric("memory_growth"), max(slope for slope, _ in slopes), sum(n for _, n in slopes), note)
+def _growth(trials: Sequence[Trial], series: Sequence[_Series], note: str | None, absent: str) -> MetricValue:
+    """The largest of the trials' slopes inside their windows."""
+    which = metric("memory_growth")
+    if not any(series):
+        return MetricValue(which, None, 0, absent)
+    inside = [
+        [sample for sample in samples if trial.window.start_ns <= sample[0] <= trial.window.end_ns]
+        for trial, samples in zip(trials, series, strict=True)
+    ]
+    long = [samples for samples in inside if samples and samples[-1][0] - samples[0][0] >= _SHORTEST_NS]
+    if not long:
+        short = f"a slope needs samples over {_SHORTEST_NS / 1e9:.0f} s of a window; measure for longer"
+        return MetricValue(which, None, 0, short)
+    return MetricValue(which, max(map(_slope, long)), sum(map(len, long)), note)
 
 
-def _slope(samples: Sequence[tuple[int, int]]) -> float | None:
-    """Bytes per second; None for fewer than three samples or no time between them."""
-    if len(samples) < 3:
-        return None
-    seconds = [(t - samples[0][0]) / 1e9 for t, _ in samples]
-    middle = sum(seconds) / len(seconds)
-    mean = sum(size for _, size in samples) / len(samples)
-    spread = sum((x - middle) ** 2 for x in seconds)
-    if spread <= 0:
-        return None
-    return sum((x - middle) * (size - mean) for x, (_, size) in zip(seconds, samples, strict=True)) / spread
+def _slope(samples: _Series) -> float:
+    """Bytes per second: median of the slopes between all pairs of (at most 500 of) the samples.
+
+    One step, such as a work space that the first large batch needs, does not move it; a leak that lasts
+    does (Theil 1950, Sen 1968).
+    """
+    thinned = np.array(samples[:: math.ceil(len(samples) / _MOST_SAMPLES)], dtype=float)
+    before, after = np.triu_indices(len(thinned), k=1)
+    seconds, sizes = ((thinned[after] - thinned[before]) / (1e9, 1.0)).T
+    return float(np.median(sizes / seconds))
 
 
 def _cpu(trials: Sequence[Trial], absent: str) -> MetricValue:

@@ -16,7 +16,7 @@ _NO_MATTER: Final = frozenset(
     {
         *("name", "port", "api_key_env", "ca_file", "startup_timeout", "limits", "identity"),
         *("ready_url", "metrics_urls", "logs", "stop", "shm_size"),
-        *("gpus", "any_gpus", "gpu_wait", "gpu_shared", "lock_clocks"),
+        *("gpus", "any_gpus", "no_gpus", "gpu_wait", "gpu_shared", "lock_clocks"),
     }
 )
 """Fields of which nothing that is compiled depends."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.engines.redact import secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server import dock
@@ -70,7 +71,7 @@ def start_container(order: Order) -> ServerProcess:
         "env": own,
         "port": order.port,
         "mounts": mounts,
-        "gpus": None if order.engine.cpu else [str(each) for each in spec.gpus],
+        "gpus": None if computes_on_cpu(spec) else [str(each) for each in spec.gpus],
         "shm_size": spec.shm_size or _SHM_BYTES,
         "labels": {
             dock.LABEL: lease.launch,

@@ -44,7 +44,7 @@ class Order:
         """Environment variables of the server's process: ours, those of the engine, and what the user says."""
         # Unbuffered: the last lines of a Python engine that crashes are the ones that matter.
         engine = self.engine.environment(self.spec, self.port)
-        devices = self.devices
+        devices = {"CUDA_VISIBLE_DEVICES": ""} if self.spec.no_gpus else self.devices
         if self.spec.gpus and not devices:  # by the order of the bus, as NVML counts
             devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.spec.gpus))}
         found = {"PYTHONUNBUFFERED": "1", **os.environ, **engine, **devices, **cache_folders(self.spec)}

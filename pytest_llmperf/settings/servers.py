@@ -124,7 +124,7 @@ def read_server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
         spec = ServerSpec.model_validate({"name": name, **table})
     except ValidationError as error:
         key, problem = describe_validation_error(error, ServerSpec)
-        raise ConfigError(where, f"{prefix}.{key}", problem) from None
+        raise ConfigError(where, f"{prefix}.{key}".rstrip("."), problem) from None
     if spec.engine not in ENGINES:
         raise ConfigError(
             where, f"{prefix}.engine", f"unknown engine {spec.engine!r}{nearest(spec.engine, tuple(ENGINES))}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from pytest_llmperf.engines import engine_of
+from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.telemetry.cards import memory_of, mode
@@ -23,7 +23,7 @@ def machine_facts(spec: ServerSpec, pool: str | None) -> dict[str, Fact]:
     """
     if spec.targeted:
         return {}
-    found = {} if engine_of(spec).cpu else gpu_facts(spec.gpus)
+    found = {} if computes_on_cpu(spec) else gpu_facts(spec.gpus)
     return {**found, "pool": Fact(value=pool, source="configured")} if pool else found
 
 

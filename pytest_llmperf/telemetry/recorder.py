@@ -140,7 +140,7 @@ class Recorder:
         gaps = [(after - before) / 1e9 for before, after in pairwise(self._rounds)]
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]
         if late:
-            notes.append(f"the sampler missed its turn {len(late)} times, the longest gap was {max(late):.1f} s")
+            notes.append(f"the sampler missed its turn; gaps: {len(late)}, the longest {max(late):.1f} s")
         notes += self._page.notes() if self._page is not None else ()
         notes += self._log.notes if self._log is not None else ()
         return notes

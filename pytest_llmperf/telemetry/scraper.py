@@ -115,7 +115,7 @@ class Scraper:
         gaps = [(after - before) / 1e9 for (before, _), (after, _) in pairwise(kept)]
         late = [gap for gap in gaps if gap > _GAP * self._interval_s]
         if late:
-            found.append(f"the engine's metrics have {len(late)} gaps, the longest was {max(late):.1f} s")
+            found.append(f"the engine's metrics have gaps: {len(late)}, the longest {max(late):.1f} s")
         return tuple(found)
 
     def _run(self) -> None:

@@ -15,10 +15,7 @@ CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": VOCABULARY,
-    "hidden_size": 256,
-    "intermediate_size": 512,
     "num_hidden_layers": 4,
-    "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
     "max_position_embeddings": 2048,
@@ -33,10 +30,11 @@ CONFIG = {
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
 
 
-def write_model(folder: Path) -> Path:
-    """Fill ``folder``, which is made, and return it."""
+def write_model(folder: Path, hidden: int = 256) -> Path:
+    """Fill ``folder``, which is made, and return it. ``hidden``: width, a multiple of 256."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
+    widths = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_attention_heads": hidden // 64}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **widths}, indent=1))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

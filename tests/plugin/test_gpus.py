@@ -65,7 +65,7 @@ def test_speed(llmperf, llmperf_server):
     llmperf.run()
     launched = [p for p in psutil.process_iter(["cmdline"])
                 if llmperf_server.url.rpartition(":")[2] in " ".join(p.info["cmdline"] or ())]
-    assert {p.environ().get("CUDA_VISIBLE_DEVICES") for p in launched} == {"GPU-b"}
+    assert {p.environ().get("CUDA_VISIBLE_DEVICES") for p in launched} == {"THESE"}
 """
 SERVER = 'gpus = [1]\ngpu_wait = "0 s"\n[tool.llmperf.prices]\n"NVIDIA H200" = "3.60 USD/h"'
 
@@ -76,8 +76,10 @@ def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "locks"
 
 
-def run(pytester: pytest.Pytester, server: str = SERVER, duration: str = "0.3 s") -> pytest.RunResult:
-    prepare(pytester, TESTS.replace("DURATION", duration), more=server)
+def run(
+    pytester: pytest.Pytester, server: str = SERVER, duration: str = "0.3 s", visible: str = "GPU-b"
+) -> pytest.RunResult:
+    prepare(pytester, TESTS.replace("DURATION", duration).replace("THESE", visible), more=server)
     pytester.makeconftest(CONFTEST + ON_GPUS)
     return pytester.runpytest_subprocess("--llmperf", "-p", "no:cacheprovider", "-p", "no:benchmark")
 
@@ -94,6 +96,17 @@ def test_memory_energy_and_price_of_a_server_on_a_gpu(pytester: pytest.Pytester)
     assert test["trials"][0]["metrics"]["cost_per_mtok"]["value"] is not None
     assert report(pytester)["campaigns"][0]["launches"][0]["gpus"] == 1
     assert test["identity"]["environment"]["gpu_count"]["value"] == "1"
+
+
+def test_memory_of_a_server_that_is_given_no_gpu_is_that_of_the_host(pytester: pytest.Pytester, locks: Path) -> None:
+    result = run(pytester, 'gpus = "none"', duration="1.5 s", visible="")
+    assert result.ret == 0, result.stdout.str()
+    (test,) = report(pytester)["tests"]
+    assert test["identity"]["environment"]["gpu"]["value"] == "cpu"
+    assert 1e6 < test["metrics"]["peak_memory"]["value"] < GIB
+    assert test["metrics"]["startup_memory"]["value"] < GIB
+    assert test["metrics"]["cpu_seconds_per_mtok"]["value"] > 0
+    assert not locks.exists()
 
 
 def test_any_gpu_is_one_that_is_free(pytester: pytest.Pytester, locks: Path) -> None:

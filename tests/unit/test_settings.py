@@ -113,16 +113,20 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
             "gpus = [0, 1] are this machine's, and url = 'http://h:1' leads to another: leave gpus out",
         ),
         (SERVER + "url = 'https://10.0.0.7/v1'\ngpus = [0]", "url = 'https://10.0.0.7/v1' leads to another"),
-        (SERVER + "gpus = 'any'", "gpus = 'any' is neither a list of numbers, e.g. [0, 1], nor e.g. 'any:2'"),
-        (SERVER + "gpus = 'any:0'", "gpus = 'any:0' is neither"),
+        (SERVER + "gpus = 'any'", "gpus = 'any' is no list of numbers, e.g. [0, 1], and neither 'any:2' nor 'none'"),
+        (SERVER + "gpus = 'any:0'", "gpus = 'any:0' is no list"),
         (SERVER + "gpus = [0]\nany_gpus = 1", "gpus and any_gpus both say which GPUs it has; keep one of them"),
         (SERVER + "lock_clocks = 1500", "lock_clocks needs gpus: whose clocks?"),
         (SERVER + "gpu_wait = 10", "servers.s.gpu_wait: 10 has no unit; write e.g. '10 s'"),
         (SERVER + "gpus = [0]\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
         (
             SERVER + "url = 'http://127.0.0.1:1'\ngpus = 'any:1'",
-            "any_gpus cannot be applied to a server that is running",
+            "gpus = 'any:…' cannot be applied to a server that is running",
         ),
+        (SERVER + "url = 'http://h:1'\ngpus = 'none'", "gpus = 'none' cannot be applied to a server that is running"),
+        (SERVER + "gpus = 'none'\nany_gpus = 1", "no_gpus and GPUs are both asked for; keep one of them"),
+        (SERVER + "gpus = 'none'\nlock_clocks = 1500", "lock_clocks needs gpus"),
+        (SERVER + "gpus = 'none'\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
         (SERVER + "identity = {gpus = 8}", "servers.s.identity.gpus: unknown field; did you mean 'gpu'?"),
         (SERVER + "identity = {workload = 'x'}", "servers.s.identity.workload: unknown field"),
         (SERVER + "identity = {gpu = []}", "gpu = [] is neither text nor a number"),
@@ -134,6 +138,7 @@ def test_a_wrong_value_names_file_key_and_what_would_be_right(tmp_path: Path, te
         settings(tmp_path, text)
     assert problem in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path / 'llmperf.toml'}: ")
+    assert ".: " not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,8 @@ def test_any_gpus_and_how_long_to_wait_for_them(tmp_path: Path) -> None:
     one = server_named("s", found, Overrides(assignments=("gpus=any:1", "gpu_wait='0 s'")))
     assert (one.gpu_count, one.gpu_wait) == (1, 0.0)
     assert server_named("s", found, Overrides(assignments=("gpus=[3]",))).gpus == (3,)
+    none = server_named("s", found, Overrides(assignments=("gpus='none'",)))
+    assert (none.no_gpus, none.any_gpus, none.gpu_count) == (True, 0, 0)
     assert server_named(None, found, Overrides(server="s", url="http://127.0.0.1:1")).gpu_count == 0
     assert server_named("s", settings(tmp_path, "[servers.s]\nengine = 'embedded'\n"), Overrides()).gpu_wait == 1800
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, SECOND, client, failure, record, trial
+from scipy.stats import theilslopes
 
 from pytest_llmperf.metrics.chunks import Flat
 from pytest_llmperf.metrics.invariants import check_invariants
@@ -296,12 +297,34 @@ def test_where_the_driver_tells_no_processes_whole_cards_count_and_are_named() -
     assert "whole GPUs" in note(t, "peak_memory")
 
 
-def test_memory_growth_is_the_least_squares_slope() -> None:
-    points = [(0, 1000), (250, 1300), (500, 1400), (1000, 2100)]
-    t = with_host(*((ms, rss, 0.0) for ms, rss in points))
-    slope = np.polyfit([ms / 1000 for ms, _ in points], [rss for _, rss in points], 1)[0]
-    assert value(t, "memory_growth") == pytest.approx(slope)
-    assert value(with_host((0, 1, 0.0), (10, 2, 0.0)), "memory_growth") is None
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_growth_is_the_theil_sen_slope_inside_the_window(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    at = np.arange(-2000, 1000 * SECONDS + 2000, 200)
+    sizes = (1e9 + 3000 * at / 1000 + generator.normal(0, 2000, len(at))).astype(int)
+    sizes[at < 0] = 5  # what went before the window is no growth
+    window = Window(0, round(SECONDS * 1e9))
+    t = with_host(*((int(ms), int(size), 0.0) for ms, size in zip(at, sizes, strict=True)), window=window)
+    inside = (at >= 0) & (at <= 1000 * SECONDS)
+    assert value(t, "memory_growth") == pytest.approx(theilslopes(sizes[inside], at[inside] / 1000).slope)
+
+
+def test_one_step_is_no_growth_and_a_leak_is() -> None:
+    window = Window(0, round(SECONDS * 1e9))
+    at = range(0, int(1000 * SECONDS) + 1, 200)
+    step = with_host(*((ms, 1000 if ms < 5000 else 5000, 0.0) for ms in at), window=window)
+    assert value(step, "memory_growth") == 0
+    leak = with_host(*((ms, 1000 + 4096 * (ms // 2000), 0.0) for ms in at), window=window)
+    assert value([step, leak], "memory_growth") == pytest.approx(2048, rel=0.1)
+
+
+def test_a_short_window_has_no_slope() -> None:
+    t = with_host(*((ms, ms, 0.0) for ms in range(0, 1000, 200)))
+    assert value(t, "memory_growth") is None
+    assert note(t, "memory_growth") == "a slope needs samples over 10 s of a window; measure for longer"
 
 
 def test_cpu_seconds_and_tokens_are_taken_between_the_same_two_samples() -> None:
