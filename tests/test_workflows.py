@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".github" / "workflows"
-NAMES = ("ci", "perf-gate", "baseline-refresh")
+NAMES = ("ci", "perf-gate", "baseline-refresh", "vllm-cpu")
 
 
 def workflow(name: str) -> Any:
@@ -131,6 +131,10 @@ def test_actions_are_pinned_by_commit(name: str) -> None:
     used = re.findall(r"uses: (\S+) # v\d+\.\d+\.\d+\n", (FOLDER / f"{name}.yml").read_text())
     assert len(used) == sum("uses" in step for step in steps(name)) > 0
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in used)
+
+
+def test_every_workflow_is_among_those_tested() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(NAMES)
 
 
 def test_a_fork_never_starts_the_gate_by_itself() -> None:

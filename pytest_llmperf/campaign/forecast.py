@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from pytest_llmperf.campaign.terms import Mode
 from pytest_llmperf.comparisons import Forecast
 from pytest_llmperf.plan import Plan
-from pytest_llmperf.stats.family import default_family, gate_row
+from pytest_llmperf.stats.family import gate_row
 from pytest_llmperf.stats.launches import GateConfig
 from pytest_llmperf.stats.power import detectable_interleaved, detectable_stored
 from pytest_llmperf.stats.prior import Prior
@@ -65,15 +65,29 @@ def most_blocks(plans: Sequence[Plan], arms: Sequence[Times], budget_s: float | 
     return next((count for count in BLOCKS if count <= room), BLOCKS[-1])
 
 
+def _largest(tests: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """What shows in every test that gates the metric."""
+    found: dict[str, float] = {}
+    for shown in tests:
+        for name, change in shown.items():
+            found[name] = max(change, found.get(name, 0.0))
+    return found
+
+
 def foretell(
-    mode: Mode, plans: Sequence[Plan], times: Sequence[Times], most: int, arms: Arms | None, prior: Prior | None
+    mode: Mode,
+    plans: Sequence[Plan],
+    times: Sequence[Times],
+    arms: Arms | None,
+    prior: Prior | None,
+    configs: Sequence[GateConfig],
 ) -> Forecast:
-    """``times``: of the server, or of baseline and candidate; ``most``: blocks at most; ``prior``: of the noisiest test
-    on this runner, None where it has not been measured."""
+    """``times``: of the server, or of baseline and candidate; ``prior``: of the noisiest test on this runner, None
+    where it has not been measured; ``configs``: what the gate judges of each test."""
     replays = 1 if mode in ("sla", "targeted") else 2
     candidate = launch_seconds(plans, times[-1], replays)
     block = block_seconds(plans, times, replays) if len(times) > 1 else None
-    family = default_family(cpu_engine=False, ok_requests=0)
+    most = configs[0].max_blocks
     notes = (
         []
         if prior is not None or mode not in ("stored", "screened", "interleaved")
@@ -82,15 +96,21 @@ def foretell(
     if mode == "interleaved":
         launches = (4, 2 * most)
         seconds = None if block is None else (3 * block, (most + 1) * block)
-        detects = detectable_interleaved(family, most, prior=prior)
+        detects = _largest(
+            detectable_interleaved(each.metrics or (), most, prior=prior, config=each) for each in configs
+        )
     elif mode == "screened":
         launches = (2, 3 + 2 * most)
         seconds = None if block is None or candidate is None else (2 * candidate, 3 * candidate + (most + 1) * block)
-        detects = detectable_interleaved(family, most, prior=prior)
+        detects = _largest(
+            detectable_interleaved(each.metrics or (), most, prior=prior, config=each) for each in configs
+        )
     elif mode == "stored":
         launches = (1, 3)
         seconds = None if candidate is None else (candidate, 3 * candidate)
-        detects = detectable_stored(family, (3, 3, 3), prior=prior)
+        detects = _largest(
+            detectable_stored(each.metrics or (), (3, 3, 3), prior=prior, config=each) for each in configs
+        )
         notes.append("a stored baseline convicts of gross changes only; smaller ones take launches side by side")
     else:
         launches = {"refresh": (3, 3), "pair": (8, 8)}.get(mode, (1, 1))

@@ -18,9 +18,10 @@ from pytest_llmperf.differences import with_test
 from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.metrics.gpu_validity import CLOCK_NOTE, arms_state
+from pytest_llmperf.plan import Plan
 from pytest_llmperf.runner import planned
 from pytest_llmperf.stats.family import gate_row
-from pytest_llmperf.stats.launches import LaunchValues
+from pytest_llmperf.stats.launches import GateConfig, LaunchValues
 from pytest_llmperf.stats.power import detectable_interleaved
 
 __all__ = ["STORED_LAUNCHES", "Grounds"]
@@ -91,15 +92,19 @@ class Grounds:
         shown = detectable_interleaved(family, case.config.max_blocks, prior=case.prior, config=case.config)
         return {name: change for name, change in shown.items() if (row := gate_row(name)) is not None and row.primary}
 
-    def configure(self, case: Case, identity: Identity, most: int) -> None:
-        case.config, notes = gate_config(
-            case.plan,
-            cpu=computes_on_cpu(case.plan.server),
-            ok_requests=planned(case.plan) * (case.plan.replays or 1),
+    def config(self, plan: Plan, most: int) -> tuple[GateConfig, tuple[str, ...]]:
+        """What is judged of a test of which ``most`` blocks are run, and notes on it."""
+        return gate_config(
+            plan,
+            cpu=computes_on_cpu(plan.server),
+            ok_requests=planned(plan) * (plan.replays or 1),
             accepted=self._terms.accepted,
             today=datetime.datetime.now(datetime.UTC).date(),
             max_blocks=most,
         )
+
+    def configure(self, case: Case, identity: Identity, most: int) -> None:
+        case.config, notes = self.config(case.plan, most)
         case.notes = list(dict.fromkeys((*case.notes, *notes)))
         case.prior = self._memory.experience.prior(identity, case.plan)
 

@@ -89,9 +89,9 @@ class Umpire:
         times = [self._memory.experience.durations(spec) for spec in specs]
         resolved = [self.case(plan, len(plans)).plan for plan in plans]
         most = self._terms.noise_blocks or self._most_blocks(resolved)
-        return foretell(
-            self.mode, resolved, times, most, self._arms, self._memory.experience.last_priors(specs[-1], resolved)
-        )
+        prior = self._memory.experience.last_priors(specs[-1], resolved)
+        configs = [self._grounds.config(plan, most)[0] for plan in resolved]
+        return foretell(self.mode, resolved, times, self._arms, prior, configs)
 
     # --- the launches
 

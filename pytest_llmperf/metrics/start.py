@@ -12,14 +12,16 @@ __all__ = ["start_values"]
 
 
 def start_values(starts: Sequence[StartUp]) -> dict[str, MetricValue]:
-    """Means over the launches that tell: time to ready with warm and with cold caches apart, compilation (of all),
-    memory until ready and KV capacity. What no launch tells is absent."""
+    """Means over the launches that tell. What no launch tells is absent.
+
+    Time to ready with warm and with cold caches apart; compilation of cold launches, memory until ready of warm ones,
+    of all where there are no such; KV capacity of all."""
     warm = [start for start in starts if not start.cold]
     told: dict[str, list[float | None]] = {
         "time_to_ready": [start.time_to_ready_s for start in warm],
         "time_to_ready_cold": [start.time_to_ready_s for start in starts if start.cold],
         "compile_time": [start.compile_s for start in starts if start.cold] or [start.compile_s for start in starts],
-        "startup_memory": [None if start.memory_bytes is None else float(start.memory_bytes) for start in warm],
+        "startup_memory": [start.memory_bytes for start in warm or starts],
         "kv_capacity_tokens": [start.kv_capacity_tokens for start in starts],
     }
     values = {name: [value for value in found if value is not None] for name, found in told.items()}

@@ -68,5 +68,7 @@ def test_a_priming_launch_gives_the_cold_start_and_no_values(monkeypatch: pytest
     found = metrics_of(case.plan, case.trials["candidate"], case.starts["candidate"])
     assert (found["time_to_ready_cold"].value, found["time_to_ready"].value) == (90.0, 52.0)
     assert found["startup_memory"].value == 11.5  # of the warm launches, 11 and 12 B
+    only = metrics_of(case.plan, case.trials["candidate"], case.starts["candidate"][:1])
+    assert only["startup_memory"].value == case.starts["candidate"][0].memory_bytes == 10
     case.restart()
     assert [start.time_to_ready_s for start in case.starts["candidate"]] == [90.0]

@@ -26,7 +26,8 @@ from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, Toler
 from pytest_llmperf.samples import StartUp
 from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.interleaved import judge_interleaved
-from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues
+from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues, Tolerance
+from pytest_llmperf.stats.power import detectable_interleaved
 from pytest_llmperf.variables import Arms
 
 TODAY = datetime.date(2026, 12, 2)
@@ -185,11 +186,21 @@ def test_a_budget_has_room_for_so_many_blocks_of_two_launches(budget: float | No
 
 def test_what_was_never_timed_is_no_forecast() -> None:
     assert most_blocks([test(nodeid="other")], [TIMES, TIMES], 10.0, 2) == 8
-    found = foretell("interleaved", [test(nodeid="other")], [TIMES, TIMES], 8, ARMS, None)
+    found = foretell("interleaved", [test(nodeid="other")], [TIMES, TIMES], ARMS, None, [GateConfig(("tpot_mean",))])
     assert (found.launches, found.seconds) == ((4, 16), None)
-    found = foretell("interleaved", [test(nodeid="t")], [TIMES, TIMES], 8, ARMS, None)
+    found = foretell("interleaved", [test(nodeid="t")], [TIMES, TIMES], ARMS, None, [GateConfig(("tpot_mean",))])
     assert found.seconds == (3 * 160, 9 * 160)
     assert "max_num_seqs: 2 → 3" in found.mode
+
+
+def test_a_forecast_shows_what_is_gated_and_by_the_test_that_shows_least() -> None:
+    narrow = GateConfig(("ttft_p50",), {"ttft_p50": Tolerance.between(0.1, 0.2)})
+    wide = GateConfig(("ttft_p50", "tpot_mean"))
+    both = foretell("interleaved", [test(nodeid="t")] * 2, [TIMES] * 2, ARMS, None, [narrow, wide]).detects
+    one = foretell("interleaved", [test(nodeid="t")], [TIMES] * 2, ARMS, None, [narrow]).detects
+    assert one.keys() == {"ttft_p50"}
+    assert one["ttft_p50"] > 0.1  # no change that is allowed is shown
+    assert both == {**detectable_interleaved(wide.metrics or (), 8, config=wide), **one}
 
 
 def test_gpu_hours_are_wall_clock_over_the_gpus() -> None:
