@@ -55,9 +55,13 @@ def open_client(endpoint: Endpoint, *, ca_file: Path | None = None, timeout: flo
     )
 
 
-def fetch(client: httpx.Client, path: str) -> httpx.Response:
-    """GET ``path``. Raises TargetError where there is no answer, a redirect, or a refusal for want of a key."""
-    return _answer(client, client.build_request("GET", path))
+def fetch(client: httpx.Client, path: str, seconds: float | None = None) -> httpx.Response:
+    """GET ``path``. Raises TargetError where there is no answer, a redirect, or a refusal for want of a key.
+
+    ``seconds`` to wait for all of it; None: as ``open_client`` was told."""
+    if seconds is None:
+        return _answer(client, client.build_request("GET", path))
+    return _answer(client, client.build_request("GET", path, timeout=seconds), seconds)
 
 
 def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
@@ -69,7 +73,8 @@ def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
     try:
         return response.json()
     except (ValueError, RecursionError) as error:
-        raise TargetError(str(response.url), "the answer is not JSON") from error
+        problem = "the answer is not JSON, though a request without a stream asks for it"
+        raise TargetError(str(response.url), problem) from error
 
 
 def server_message(response: httpx.Response) -> str:
@@ -92,10 +97,10 @@ def server_message(response: httpx.Response) -> str:
     return line[:_MESSAGE_CHARACTERS] or response.reason_phrase or "no message"
 
 
-def _answer(client: httpx.Client, request: httpx.Request) -> httpx.Response:
+def _answer(client: httpx.Client, request: httpx.Request, seconds: float | None = None) -> httpx.Response:
     url = str(request.url)
     try:
-        response = _whole(client.send(request, stream=True), client.timeout.read or 30.0)
+        response = _whole(client.send(request, stream=True), seconds or client.timeout.read or 30.0)
     except httpx.HTTPError as error:
         raise TargetError(url, _no_answer(request, error)) from error
     except RecursionError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,18 +22,20 @@ from pytest_llmperf.records import Api, Endpoint
 __all__ = [
     "Answer",
     "ask",
+    "ask_any",
     "choose_model",
     "documents",
     "fingerprint",
-    "healthy",
     "launched_model",
     "list_models",
     "only_model",
     "recognise",
+    "unready",
 ]
 
 OPENAI: Final[tuple[Api, ...]] = ("chat", "completions")
 _SHOWN_MODELS: Final = 10
+_NO_SUCH_API: Final = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
 _HEALTH_SECONDS: Final = 3.0
 """Short, so that the end of the process is noticed between two tries; but some engines take a second to answer."""
 
@@ -47,12 +49,14 @@ class Answer:
     system_fingerprint: str | None
 
 
-def healthy(client: httpx.Client, path: str) -> bool:
-    """Whether ``path`` answers with 200 now. Never raises for a server that isn't there yet."""
+def unready(client: httpx.Client, path: str) -> str | None:
+    """Why ``path`` does not answer with 200 now; None where it does."""
     try:
-        return client.get(path, timeout=_HEALTH_SECONDS).status_code == httpx.codes.OK
-    except httpx.HTTPError:
-        return False
+        response = fetch(client, path, seconds=_HEALTH_SECONDS)
+    except TargetError as error:
+        return error.problem
+    ready = response.status_code == httpx.codes.OK
+    return None if ready else f"HTTP {response.status_code}: {server_message(response)}"
 
 
 def list_models(client: httpx.Client) -> Mapping[str, Any]:
@@ -185,6 +189,22 @@ def ask(client: httpx.Client, endpoint: Endpoint, api: Api, prompt: Prompt, extr
         raise TargetError(endpoint.base_url + path, reader.error or "the answer holds no choices")
     found = document.get("system_fingerprint")
     return Answer(reader.prompt_tokens, reader.output_tokens, found if isinstance(found, str) and found else None)
+
+
+def ask_any(client: httpx.Client, endpoint: Endpoint, apis: Sequence[Api] | None) -> Answer:
+    """One answer by the first of ``apis`` (None: of all that we speak) that the server has; ``completions`` goes first.
+
+    Raises TargetError that tells of all that were tried."""
+    missing: list[TargetError] = []
+    for api in sorted(apis or DIALECTS, key=lambda each: each != "completions"):
+        try:
+            return ask(client, endpoint, api, "Hello", {})
+        except TargetError as error:
+            if error.status not in _NO_SUCH_API:
+                raise
+            missing.append(error)
+    problem = "; ".join([missing[0].problem, *map(str, missing[1:])])
+    raise TargetError(missing[0].url, problem, missing[0].status)
 
 
 def fingerprint(client: httpx.Client, endpoint: Endpoint) -> str | None:

@@ -174,7 +174,7 @@ def _start(
             )
             models, name = launched_model(client, endpoint, engine, given.model or spec.model or "")
             endpoint = Endpoint(base, host, seen_port, tls, name, engine.name, headers)
-            answer = await_answer(process, client, endpoint)
+            answer = await_answer(process, client, endpoint, engine.apis)
             time_to_ready = time.monotonic() - begun
             require_own(process, port)
             identity = read_identity(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pytest_llmperf.control.client import Client
-from pytest_llmperf.control.probe import Answer, ask, healthy
+from pytest_llmperf.control.probe import Answer, ask_any, unready
 from pytest_llmperf.errors import InfraError, ServerStartError, TargetError
-from pytest_llmperf.records import Endpoint
+from pytest_llmperf.records import Api, Endpoint
 from pytest_llmperf.server.started import StartedServer
 
 __all__ = ["Progress", "await_answer", "await_ready", "require_own", "start_error"]
@@ -30,16 +30,20 @@ def await_ready(
 
     Raises ServerStartError as soon as the process has ended, or at the time-out.
     """
-    pause, told = _FIRST_POLL, 0.0
+    pause, told, asked = _FIRST_POLL, 0.0, 0
     while True:
         running = process.poll()  # before the request: a foreign server may answer on the port of ours that died
-        if running and healthy(client, path):
+        asked += running
+        answer = unready(client, path) if running else ""
+        if answer is None:
             return
         if not running:
             raise start_error(process, "the server ended before it was ready")
         elapsed = time.monotonic() - begun
         if elapsed > timeout:
-            raise start_error(process, f"the server was not ready after {timeout:g} s (startup_timeout)")
+            url = client.base_url.join(path)
+            last = f"{url} was asked {asked} times, at last: {answer}"
+            raise start_error(process, f"the server was not ready after {timeout:g} s (startup_timeout); {last}")
         if elapsed - told >= _PROGRESS_SECONDS:
             told = elapsed
             process.remember()
@@ -49,10 +53,10 @@ def await_ready(
         pause = min(max(_FIRST_POLL, elapsed / 50), _LAST_POLL)
 
 
-def await_answer(process: StartedServer, client: Client, endpoint: Endpoint) -> Answer:
-    """Have the server generate one token. Raises ServerStartError where it can't."""
+def await_answer(process: StartedServer, client: Client, endpoint: Endpoint, apis: Sequence[Api] | None) -> Answer:
+    """Have the server generate one token by any of ``apis``, None: of all. Raises ServerStartError where it can't."""
     try:
-        return ask(client, endpoint, "completions", "Hello", {})
+        return ask_any(client, endpoint, apis)
     except TargetError as error:
         if not process.poll():
             raise start_error(process, "the server ended during its first answer") from error

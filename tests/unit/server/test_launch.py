@@ -100,12 +100,54 @@ def test_server_that_is_never_ready_runs_into_the_time_limit_and_is_ended(
 ) -> None:
     engine_command("import os, time; print('pid', os.getpid(), flush=True); time.sleep(60)")
     seen: list[tuple[float, str]] = []
-    with pytest.raises(ServerStartError, match=r"not ready after 1\.2 s \(startup_timeout\)") as caught:
+    said = r"not ready after 1\.2 s \(startup_timeout\); http://127\.0\.0\.1:\d+/health was asked \d+ times, at last: "
+    with pytest.raises(ServerStartError, match=f"{said}connection refused") as caught:
         launch(spec(startup_timeout="1200 ms"), log_dir=tmp_path, on_progress=lambda *told: seen.append(told))
     [line] = caught.value.log_tail
     assert not psutil.pid_exists(int(line.split()[1]))
     assert {shown for _, shown in seen} == {line}
     assert seen[0][0] >= 1.0
+
+
+SERVES = """
+import http.server as h, json
+
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.say({"/health": 503, "/v1/models": 200}.get(self.path, 404) if BUSY else 200, {"data": [{"id": "m"}]})
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = {"choices": [{"text": "hi", "message": {"content": "hi"}}]}
+        self.say(200 if self.path == "SPOKEN" else 404, body)
+    def say(self, status, body):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+h.HTTPServer(("127.0.0.1", PORT), H).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_server_of_one_api_can_be_launched(tmp_path: Path, engine_command: Callable[[str], None], path: str) -> None:
+    engine_command(SERVES.replace("BUSY", "False").replace("SPOKEN", path))
+    with launch(spec(), log_dir=tmp_path) as live:
+        assert live.endpoint.model == "m"
+
+
+def test_a_server_without_any_api_says_which_were_tried(tmp_path: Path, engine_command: Callable[[str], None]) -> None:
+    engine_command(SERVES.replace("BUSY", "False").replace("SPOKEN", ""))
+    tried = r"does not answer: \S+/v1/completions: HTTP 404: .*; \S+/v1/chat/completions: HTTP 404"
+    with pytest.raises(ServerStartError, match=tried):
+        launch(spec(), log_dir=tmp_path)
+
+
+def test_what_a_server_answers_that_is_not_ready_is_said(tmp_path: Path, engine_command: Callable[[str], None]) -> None:
+    engine_command(SERVES.replace("BUSY", "True"))
+    with pytest.raises(ServerStartError, match=r"/health was asked \d+ times, at last: HTTP 503"):
+        launch(spec(startup_timeout="1 s"), log_dir=tmp_path)
 
 
 def test_server_that_is_up_but_can_not_answer_is_a_start_error(
