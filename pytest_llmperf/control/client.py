@@ -19,7 +19,7 @@ from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["Client", "fetch", "open_client", "post", "server_message"]
+__all__ = ["Client", "fetch", "json_of", "open_client", "post", "server_message", "text_of"]
 
 Client = httpx.Client
 """For annotations elsewhere: ``httpx`` itself is imported in this folder only."""
@@ -71,15 +71,31 @@ def post(client: httpx.Client, path: str, body: Mapping[str, Any]) -> Any:
         problem = f"HTTP {response.status_code}: {server_message(response)}"
         raise TargetError(str(response.url), problem, response.status_code)
     try:
-        return response.json()
-    except (ValueError, RecursionError) as error:
+        return json_of(response)
+    except ValueError as error:
         problem = "the answer is not JSON, though a request without a stream asks for it"
         raise TargetError(str(response.url), problem) from error
 
 
+def text_of(response: httpx.Response) -> str:
+    """The body, whatever its headers say of it."""
+    try:
+        return response.text
+    except (UnicodeError, LookupError):
+        return response.content.decode("utf-8", "replace")
+
+
+def json_of(response: httpx.Response) -> Any:
+    """The body as JSON. Raises ValueError where it is none, or too deep to be read."""
+    try:
+        return response.json()
+    except RecursionError:
+        raise ValueError("the answer is nested too deeply") from None
+
+
 def server_message(response: httpx.Response) -> str:
     """What the server says about its refusal, in one line; it may quote the key that it refuses."""
-    text = response.text
+    text = text_of(response)
     for name in _SECRET_HEADERS:
         for secret in {response.request.headers.get(name, ""), *response.request.headers.get(name, "").split()[1:]}:
             text = text.replace(secret, "***") if secret else text

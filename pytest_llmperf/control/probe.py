@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from pytest_llmperf.control.client import fetch, post, server_message
+from pytest_llmperf.control.client import fetch, json_of, post, server_message, text_of
 from pytest_llmperf.engines import ENGINES, Engine
 from pytest_llmperf.engines.engine import Documents, mapping
 from pytest_llmperf.errors import ConfigError, TargetError
@@ -69,7 +69,7 @@ def list_models(client: httpx.Client) -> Mapping[str, Any]:
     if response.status_code != httpx.codes.OK:
         raise TargetError(url, f"HTTP {response.status_code}: {server_message(response)}")
     try:
-        document = response.json()
+        document = json_of(response)
     except ValueError as error:
         raise TargetError(url, "no OpenAI-compatible API here: the answer is not JSON") from error
     if not isinstance(mapping(document).get("data"), list):
@@ -150,9 +150,9 @@ def _bears_mark(client: httpx.Client, engine: Engine) -> bool:
         return False
     path, key = engine.mark
     try:
-        response = client.get(path)
-        return response.status_code == httpx.codes.OK and key in mapping(response.json())
-    except (httpx.HTTPError, ValueError):
+        response = fetch(client, path)
+        return response.status_code == httpx.codes.OK and key in mapping(json_of(response))
+    except (TargetError, ValueError):
         return False
 
 
@@ -161,14 +161,14 @@ def documents(client: httpx.Client, engine: Engine, models: Mapping[str, Any]) -
     found: dict[str, Any] = {"/v1/models": models}
     for path in engine.info_paths:
         try:
-            response = client.get(path)
-        except httpx.HTTPError:
+            response = fetch(client, path)
+        except TargetError:
             continue
         if response.status_code == httpx.codes.OK:
             try:
-                found[path] = response.json()
+                found[path] = json_of(response)
             except ValueError:
-                found[path] = response.text
+                found[path] = text_of(response)
     return found
 
 

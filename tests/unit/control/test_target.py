@@ -7,14 +7,17 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_llmperf.control.calibrate import prompt_tokens
+from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.probe import unready
 from pytest_llmperf.control.target import base_url, connect
 from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.plan import ServerSpec
@@ -41,8 +44,9 @@ def refusal(wanted: ServerSpec) -> str:
 
 
 @contextmanager
-def tcp(answer: bytes | None) -> Iterator[int]:
-    """A server that says ``answer`` to whoever connects, or nothing at all; yields its port."""
+def tcp(answer: bytes | None, trickle: float | None = None) -> Iterator[int]:
+    """A server that says ``answer`` to whoever connects, or nothing at all; yields its port. ``trickle``: then a byte
+    every so many seconds."""
     listener = socket.create_server(("127.0.0.1", 0))
     open_connections: list[socket.socket] = []
 
@@ -56,6 +60,10 @@ def tcp(answer: bytes | None) -> Iterator[int]:
             if answer is not None:
                 connection.recv(4096)
                 connection.sendall(answer)
+                with suppress(OSError):
+                    while trickle is not None:
+                        connection.sendall(b"x")
+                        time.sleep(trickle)
                 connection.close()
 
     thread = threading.Thread(target=serve)
@@ -142,6 +150,29 @@ def test_answer_of_something_else(serve: Serve, body: Any) -> None:
 def test_server_in_trouble_is_quoted(serve: Serve) -> None:
     url = serve({"/v1/models": (503, {"error": {"message": "Loading\nmodel", "code": 503}})})
     assert refusal(spec(url)).endswith("HTTP 503: Loading model")
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"content-type": "text/plain; charset=utf-16"}, {"content-type": "text/plain; charset=no"}]
+)
+@pytest.mark.parametrize("body", ["[" * 100_000, "x", "ä"])
+def test_what_cannot_be_read_is_no_fact_and_no_crash(serve: Serve, body: str, headers: dict[str, str]) -> None:
+    url = serve({**models("m", owner="vllm"), "/version": (200, body)}, headers)
+    assert connect(spec(url, "vllm"))[1].value("version") in ("unknown", body)
+    url = serve({"/v1/models": (200, body)}, headers)
+    assert "the answer is not JSON" in refusal(spec(url))
+
+
+def test_an_answer_that_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_llmperf.control.probe._HEALTH_SECONDS", 0.3)
+    endless = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
+    with (
+        tcp(endless, trickle=0.05) as port,
+        open_client(Endpoint(f"http://127.0.0.1:{port}", "127.0.0.1", port, False, "m", "openai")) as client,
+    ):
+        begun = time.monotonic()
+        assert unready(client, "/health") == "the answer is not complete within 0.3 s"
+        assert time.monotonic() - begun < 10
 
 
 def test_model_must_be_chosen_among_several(serve: Serve) -> None:
