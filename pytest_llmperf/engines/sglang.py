@@ -101,9 +101,8 @@ def _gigabytes(spec: ServerSpec) -> int | None:
     size = round(wanted)
     if abs(size - wanted) > _MOST_ROUNDED * wanted:
         near = [f"{whole * ranks * _GB_IN_GIB:.2f}" for whole in sorted({int(wanted) or 1, int(wanted) + 1})]
-        problem = (
-            f"SGLang takes whole GB for each of {ranks} ranks, and {spec.kv_offloading_size:g} GiB are {wanted:.2f}"
-        )
+        given = f"{spec.kv_offloading_size:g} GiB are {wanted:.2f}"
+        problem = f"SGLang takes whole GB for each rank (of {ranks}), and {given}"
         raise ConfigError(f"servers.{spec.name}", "kv_offloading_size", f"{problem}: write {' or '.join(near)}")
     return size
 

@@ -29,8 +29,9 @@ _FILE_FLAGS: Final = ("--config", "--extra_llm_api_options")
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max_batch_size",
     "max_model_len": "--max_seq_len",
-    # The name that 0.18.2 and 1.0 have, and newer ones beside --free_gpu_memory_fraction.
+    # The name that 0.18.2 has and newer versions keep, beside --free_gpu_memory_fraction.
     "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+    # The oldest versions that are known to have these keys.
     "block_size": Flag("kv_cache_config.tokens_per_block", since="1.2"),
     "enable_prefix_caching": Flag(
         "kv_cache_config.enable_block_reuse true", off="kv_cache_config.enable_block_reuse false"
@@ -41,6 +42,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "tensor_parallel_size": "--tp_size",
     "kv_cache_dtype": Flag("kv_cache_config.dtype", since="1.0"),
 }
+# At first, in 1.1, there were five and without a prefix (its pull request 5785).
 _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "running": ("trtllm_num_requests_running",),
     "waiting": ("trtllm_num_requests_waiting",),
@@ -49,13 +51,13 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_hits": ("trtllm_prompt_cached_tokens_total",),
     "prompt_tokens": ("trtllm_prompt_tokens_total",),
     "generation_tokens": ("trtllm_generation_tokens_total",),
-    "requests": ("trtllm_request_success_total",),
-    "ttft": ("trtllm_time_to_first_token_seconds",),
-    "queue_wait": ("trtllm_request_queue_time_seconds",),
+    "requests": ("trtllm_request_success_total", "request_success_total"),
+    "ttft": ("trtllm_time_to_first_token_seconds", "time_to_first_token_seconds"),
+    "queue_wait": ("trtllm_request_queue_time_seconds", "request_queue_time_seconds"),
     "prefill_time": ("trtllm_request_prefill_time_seconds",),
     "decode_time": ("trtllm_request_decode_time_seconds",),
-    "tpot": ("trtllm_time_per_output_token_seconds",),
-    "e2e": ("trtllm_e2e_request_latency_seconds",),
+    "tpot": ("trtllm_time_per_output_token_seconds", "time_per_output_token_seconds"),
+    "e2e": ("trtllm_e2e_request_latency_seconds", "e2e_request_latency_seconds"),
 }
 
 
@@ -74,7 +76,7 @@ def _options(spec: ServerSpec) -> list[str]:
     Raises ConfigError where a file of the user's would have to hold some of them.
     """
     options: dict[str, Any] = {"enable_iter_perf_stats": True}
-    if not before(spec.version, "1.1"):  # 1.0 does not know it, and has no such metrics
+    if not before(spec.version, "1.1"):  # came after 1.0, with the metrics (its pull request 5785)
         options["return_perf_metrics"] = True
     given = {name: words for name, words in written(_PARAMETERS, spec).items() if not words[0].startswith("-")}
     own = next((flag for flag in _FILE_FLAGS if flag in flags_of(spec.extra_args)), None)
