@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["REASONS", "SLOWDOWNS", "STEP_MHZ", "Card", "GpuProcess", "reasons_in"]
+__all__ = ["REASONS", "SLOWDOWNS", "STEP_MHZ", "Card", "GpuProcess", "gib", "reasons_in"]
 
 REASONS: Final[dict[int, str]] = {
     0x1: "idle",
@@ -23,6 +23,11 @@ SLOWDOWNS: Final = 0x8 | 0x20 | 0x40 | 0x80
 """Those that no load ought to meet: heat, or the hardware's own brake. A power cap is normal."""
 STEP_MHZ: Final = 15
 """SM clocks come in steps; a driver takes the nearest."""
+
+
+def gib(size: int | None) -> str:
+    """``size`` in bytes, for messages."""
+    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"
 
 
 def reasons_in(mask: int) -> tuple[str, ...]:

@@ -22,16 +22,17 @@ __all__ = [
 ]
 
 Quantity = Literal[
-    "running", "waiting", "kv_usage", "kv_capacity_tokens",
+    "running", "waiting", "kv_usage", "kv_capacity_tokens", "acceptance_length",
     "preemptions", "prefix_queries", "prefix_hits", "prompt_tokens", "generation_tokens", "requests",
     "drafts", "accepted_tokens",
     "ttft", "queue_wait", "prefill_time", "decode_time", "tpot", "e2e",
 ]  # fmt: skip
 """What engines state of themselves, under one name each. Requests (running, waiting, finished well), ratio in 0..1
-(KV usage), tokens (capacity, prefix cache queries and hits, prompt, generation, accepted of drafts), counts
-(preemptions, drafts: verification steps of speculative decoding), and histograms in seconds from ``ttft`` on."""
+(KV usage), tokens (capacity, mean accepted and own ones per verification step, prefix cache queries and hits, prompt,
+generation, accepted of drafts), counts (preemptions, drafts: verification steps of speculative decoding), and
+histograms in seconds from ``ttft`` on."""
 
-COUNTERS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[4:12])
+COUNTERS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[5:13])
 """Only their growth means something; a fall is a restart of the server."""
 
 GPU_LOST: Final = "GPU lost"

@@ -18,11 +18,12 @@ _OFF: Final = ("", "0", "none", "false", "unknown", "default")
 _DRAFTING: Final = ("-sc", "-md", "--model-draft")
 """Flags for it that do not begin with ``--spec``."""
 _SET_ACCEPTANCE: Final = "env.SGLANG_SIMULATE_ACC_LEN"
-_EVEN_ROUTING: Final = (
-    "env.VLLM_MOE_ROUTING_SIMULATION_STRATEGY",
-    "env.SGLANG_SIMULATE_UNIFORM_EXPERTS",
-    "env.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",
-)
+_STRATEGY: Final = "env.VLLM_MOE_ROUTING_SIMULATION_STRATEGY"
+_EVEN_STRATEGY: Final = "uniform_random"
+"""The only one of vLLM 0.20's own that is even; ``normal_routing`` prefers some, what users register is not known
+(``fused_moe/router/routing_simulator_router.py``). vLLM takes it in any case of letters (``envs.py``)."""
+_EVEN_ROUTING: Final = ("env.SGLANG_SIMULATE_UNIFORM_EXPERTS", "env.SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS")
+"""Switches of SGLang 0.5.23 (``environ.py``)."""
 
 
 def synthetic_fault(workload: Workload, identity: Identity) -> str | None:
@@ -37,7 +38,7 @@ def synthetic_fault(workload: Workload, identity: Identity) -> str | None:
             "synthetic_acceptance_length in --speculative-config; SGLang: SGLANG_SIMULATE_ACC_LEN)"
         )
     experts = identity.value("experts")
-    if _is_set(experts) and _dummy(identity) and not any(_is_set(identity.value(name)) for name in _EVEN_ROUTING):
+    if _is_set(experts) and _dummy(identity) and not _routed_evenly(identity):
         return (
             f"invented weights in a mixture of {experts} experts: which of them compute is an accident; give the real "
             "weights, or have tokens routed evenly (vLLM: VLLM_MOE_ROUTING_SIMULATION_STRATEGY=uniform_random; SGLang: "
@@ -54,6 +55,12 @@ def _acceptance_set(identity: Identity) -> bool:
     if _is_set(identity.value("synthetic_acceptance")) or _is_set(identity.value(_SET_ACCEPTANCE)):
         return True
     return any("synthetic_acceptance_" in f"{name} {value}" for name, value in _drafting(identity).items())
+
+
+def _routed_evenly(identity: Identity) -> bool:
+    if identity.value(_STRATEGY).lower() == _EVEN_STRATEGY:
+        return True
+    return any(_is_set(identity.value(name)) for name in _EVEN_ROUTING)
 
 
 def _dummy(identity: Identity) -> bool:

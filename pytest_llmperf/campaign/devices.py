@@ -49,7 +49,7 @@ class Devices:
             self._locks, self._wish = take(wish, lambda: _cards(spec), tell=tell), wish
         indices = tuple(card.index for card in self._locks.cards)
         ours = spec.model_copy(update={"gpus": indices, "any_gpus": 0})
-        share = spec.gpu_memory_utilization
+        share = engine_of(spec).memory_share(spec)
         require_room(replace(wish, gpus=indices, memory_share=share), lambda: _cards(ours))
         self._before = {} if wish.shared else levels(_cards(ours))
         self._hold(spec.lock_clocks)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import mapping
+from pytest_llmperf.engines.engine import DTYPES, mapping
 
 __all__ = ["CONFIG", "checkpoint_facts"]
 
 CONFIG: Final = "config.json"
-_DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 """As Mixtral and gpt-oss, Qwen, DeepSeek and Kimi, and ERNIE call them."""
 
@@ -26,7 +25,7 @@ def checkpoint_facts(folder: Path) -> dict[str, str]:
     # The language model of a model for several media stands one level down.
     text = {**config, **mapping(config.get("text_config"))}
     method = mapping(text.get("quantization_config")).get("quant_method")
-    dtype = _DTYPES.get(str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch."))
+    dtype = DTYPES.get(str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch."))
     quantization = method.lower() if isinstance(method, str) and method else dtype
     experts = next((text[key] for key in _EXPERTS if isinstance(text.get(key), int) and text[key] > 1), None)
     return {

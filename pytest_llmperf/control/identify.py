@@ -73,7 +73,8 @@ def read_identity(
     consequence = dict(live.consequence)
     if fingerprint:
         consequence["system_fingerprint"] = fingerprint
-    consequence["engine_evidence"] = engine.evidence
+    own_launch = not spec.targeted and spec.uses_engine_command
+    consequence["engine_evidence"] = engine.launch_evidence if own_launch else engine.evidence
     root = model_path or (None if spec.on_other_machine else Path(live.consequence.get("model_root") or CONFIG))
     checkpoint = checkpoint_facts(root) if root is not None and root.is_absolute() else {}
     if "experts" in checkpoint:
@@ -101,7 +102,7 @@ def _inputs(
     launched = not spec.targeted
     facts = {
         "engine": Fact(value=engine.name, source="configured" if launched else "live"),
-        "version": _version(spec, live, version),
+        "version": _version(spec, engine, live, version),
         "model": _fact(endpoint.model),
         "model_digest": UNKNOWN,
     }
@@ -141,10 +142,10 @@ def _has(engine: Engine, name: str, version: str | None) -> bool:
     return not engine.parameters or flag_problem(name, engine.parameters, version or "", engine.title) is None
 
 
-def _version(spec: ServerSpec, live: LiveFacts, installed: str | None) -> Fact:
-    """What the server says, else what was installed; a local part (``+cu130``) may be left out of the wish."""
+def _version(spec: ServerSpec, engine: Engine, live: LiveFacts, installed: str | None) -> Fact:
+    """What the server says, else what was installed. Raises ConfigError where another one was asked for."""
     found = live.version or installed
-    if spec.version is not None and found is not None and spec.version not in (found, found.partition("+")[0]):
+    if spec.version is not None and found is not None and not engine.same_version(spec.version, found):
         problem = f"{spec.version!r} was asked for, but what was started is {found!r}"
         raise ConfigError(f"servers.{spec.name}", "version", problem)
     if live.version is None and installed:

@@ -28,6 +28,7 @@ __all__ = [
     "fingerprint",
     "launched_model",
     "list_models",
+    "marked",
     "only_model",
     "recognise",
     "unready",
@@ -136,7 +137,7 @@ def recognise(client: httpx.Client, models: Mapping[str, Any], configured: Engin
         return configured
     found = next((engine for engine in ENGINES.values() if owners & engine.owned_by), None)
     if found is None and configured.name == "openai":
-        found = next((engine for engine in ENGINES.values() if _bears_mark(client, engine)), None)
+        found = marked(client)
     if found is None:
         return configured
     if configured.name != "openai":
@@ -145,13 +146,19 @@ def recognise(client: httpx.Client, models: Mapping[str, Any], configured: Engin
     return found
 
 
+def marked(client: httpx.Client) -> Engine | None:
+    """The first engine whose mark the server bears."""
+    return next((engine for engine in ENGINES.values() if _bears_mark(client, engine)), None)
+
+
 def _bears_mark(client: httpx.Client, engine: Engine) -> bool:
     if engine.mark is None:
         return False
-    path, key = engine.mark
+    path, key, *value = engine.mark
     try:
         response = fetch(client, path)
-        return response.status_code == httpx.codes.OK and key in mapping(json_of(response))
+        answer = mapping(json_of(response)) if response.status_code == httpx.codes.OK else {}
+        return key in answer and value in ([], [answer[key]])
     except (TargetError, ValueError):
         return False
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.client import Client, open_client
 from pytest_llmperf.control.identify import read_identity
-from pytest_llmperf.control.probe import choose_model, fingerprint, list_models, only_model, recognise
-from pytest_llmperf.engines import engine_of
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.control.probe import choose_model, fingerprint, list_models, marked, only_model, recognise
+from pytest_llmperf.engines import Engine, engine_of
+from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
@@ -32,7 +34,7 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
     headers = request_headers(spec)
     endpoint = Endpoint(base, host, port, tls, spec.model or "", configured.name, headers, place)
     with open_client(endpoint, ca_file=spec.ca_file, timeout=spec.limits.connect) as client:
-        models = list_models(client) if configured.lists_models else only_model(client, configured, spec)
+        models = _models(client, configured, spec)
         engine = recognise(client, models, configured, base)
         model = choose_model(base, models, spec.model)
         endpoint = Endpoint(base, host, port, tls, model, engine.name, headers, place)
@@ -41,6 +43,19 @@ def connect(spec: ServerSpec) -> tuple[Endpoint, Identity]:
             endpoint, spec, engine, client=client, models=models, fingerprint=fingerprint(client, endpoint)
         )
     return endpoint, identity
+
+
+def _models(client: Client, configured: Engine, spec: ServerSpec) -> Mapping[str, Any]:
+    """``/v1/models``, or the model that ``spec`` names where the server is of an engine without such a list."""
+    if not configured.lists_models:
+        return only_model(client, configured, spec)
+    try:
+        return list_models(client)
+    except TargetError:
+        other = marked(client) if configured.name == "openai" else None
+        if other is None or other.lists_models:
+            raise
+        return only_model(client, other, spec)
 
 
 def socket_path(spec: ServerSpec) -> tuple[str, str] | None:

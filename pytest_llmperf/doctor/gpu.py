@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.cards import SLOWDOWNS, Card, reasons_in
+from pytest_llmperf.cards import SLOWDOWNS, Card, gib, reasons_in
 
 __all__ = ["advice", "describe"]
 
@@ -16,9 +16,9 @@ def describe(card: Card, holder: str | None) -> list[str]:
     """Lines about one GPU; ``holder`` is who has its lock."""
     lines = [f"GPU {card.index}: {card.name or 'unknown'}, {card.uuid}"]
     if card.total_bytes is not None:
-        reserved = "" if card.reserved_bytes is None else f", {_gib(card.reserved_bytes)} kept by the driver"
+        reserved = "" if card.reserved_bytes is None else f", {gib(card.reserved_bytes)} kept by the driver"
         kept = " (with what the driver keeps)" if card.reserved_bytes is None else ""
-        memory = f"{_gib(card.used_bytes)} used{kept}, {_gib(card.free_bytes)} free of {_gib(card.total_bytes)}"
+        memory = f"{gib(card.used_bytes)} used{kept}, {gib(card.free_bytes)} free of {gib(card.total_bytes)}"
         lines.append(f"  memory:      {memory}{reserved}")
     lines.append(f"  processes:   {_processes(card)}")
     lines.append(f"  clocks:      SM {_clock(card.sm_clock_mhz, card.sm_clock_max_mhz)}, memory "
@@ -62,7 +62,7 @@ def _processes(card: Card) -> str:
     if card.processes is None:
         return "not told by the driver"
     return "; ".join(
-        f"{each}" + ("" if each.used_bytes is None else f" with {_gib(each.used_bytes)}") for each in card.processes
+        f"{each}" + ("" if each.used_bytes is None else f" with {gib(each.used_bytes)}") for each in card.processes
     ) or "none seen"  # fmt: skip
 
 
@@ -82,7 +82,3 @@ def _number(value: float | None, unit: str) -> str:
 
 def _mode(value: bool | None) -> str:
     return "unknown" if value is None else "on" if value else "off"
-
-
-def _gib(size: int | None) -> str:
-    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"

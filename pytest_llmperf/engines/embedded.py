@@ -89,4 +89,5 @@ EMBEDDED: Final = Engine(
     series=llamacpp.SERIES,
     log_patterns=llamacpp.LOG_PATTERNS,
     evidence="run for real",
+    launch_evidence="run for real",
 )

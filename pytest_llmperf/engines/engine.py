@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
-from pytest_llmperf.engines.parameters import SETTABLE, Parameters, flag_problem
+from pytest_llmperf.engines.parameters import SETTABLE, Parameters, flag_problem, same_version
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api
 from pytest_llmperf.samples import Quantity
 
 __all__ = [
+    "DTYPES",
     "SETTABLE",
     "Documents",
     "Engine",
+    "Evidence",
     "LiveFacts",
     "LogFact",
     "check_api",
     "check_parameters",
     "listed_model",
     "mapping",
+    "takes_what_is_free",
     "texts",
 ]
 
 Documents = Mapping[str, Any]
 """Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
 
+DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""Data types of weights → as a quantization is called."""
+
+Evidence = Literal["run for real", "from documentation"]
 
 LogFact = Literal["kv_capacity_tokens", "max_concurrency", "compile_s", "weights_gib", "preempted", "error"]
 """Facts of start-up, one number each, and lines that are counted (``preempted``) or kept (``error``)."""
@@ -57,6 +64,14 @@ def _no_extras(_spec: ServerSpec) -> dict[str, Any]:
 
 def _named_model(spec: ServerSpec) -> str:
     return spec.model or ""
+
+
+def _given_share(spec: ServerSpec) -> float | None:
+    return spec.gpu_memory_utilization
+
+
+def takes_what_is_free(_spec: ServerSpec) -> None:
+    """``memory_share`` of an engine whose share is one of the memory that it finds free."""
 
 
 def _no_environment(_spec: ServerSpec, _port: int) -> dict[str, str]:
@@ -93,6 +108,11 @@ class Engine:
     """The model to launch with; may make or check a file. Raises ConfigError or InfraError."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Values that ``command`` passes for canonical parameters left out of the specification."""
+    memory_share: Callable[[ServerSpec], float | None] = _given_share
+    """Share of a GPU's whole memory that must be free for a launch, the engine's own default where the specification
+    says nothing. None: not known, or it takes what it finds (its share is one of the memory that is free)."""
+    same_version: Callable[[str, str], bool] = same_version
+    """``(wanted, found)`` → whether a server that says ``found`` of itself is the version ``wanted``."""
     launch_version: Callable[[], str | None] | None = None
     """Version of what ``command`` would launch, where the server itself doesn't tell."""
     retry_exit_code: int | None = None
@@ -100,9 +120,9 @@ class Engine:
     ready_path: str = "/health"
     owned_by: frozenset[str] = frozenset()
     """Values of ``owned_by`` in ``/v1/models`` by which a running server is recognised."""
-    mark: tuple[str, str] | None = None
-    """A path that answers with a JSON object that has this key: how one is recognised whose models are owned by
-    whoever made them."""
+    mark: tuple[str, str] | tuple[str, str, str] | None = None
+    """A path that answers with a JSON object that has this key, with this value where one is given: how one is
+    recognised whose models are owned by whoever made them, or that does not list them."""
     info_paths: tuple[str, ...] = ()
     """What to fetch for ``read_facts`` besides ``/v1/models``."""
     read_facts: Callable[[Documents, str], LiveFacts] = _no_facts
@@ -123,16 +143,19 @@ class Engine:
     None: it has none."""
     series: Mapping[Quantity, tuple[str, ...]] = field(default_factory=dict)
     """Quantity → the names it has had, newest first: of samples (``vllm:num_preemptions_total``), of histograms without
-    their suffix. The first that is there counts; series that differ in labels only are added up (``kv_usage``: the
-    largest). ``name{label}`` takes the label's value for the number."""
+    their suffix. The first that is there counts; series that differ in labels only are added up (of ``kv_usage`` and
+    ``acceptance_length`` the largest counts). ``name{label}`` takes the label's value for the number; of
+    ``name{label=}`` only those count whose label is the name of the model."""
     log_patterns: Mapping[LogFact, tuple[str, ...]] = field(default_factory=dict)
     """What its log tells → regular expressions whose first group is the value; thousands separators are allowed."""
     reset_paths: tuple[str, ...] = ()
     """Empties the prefix cache, by POST: the first that answers 200."""
     profile_paths: tuple[str, str] | None = None
     """Starts and stops its own profiler, by POST."""
-    evidence: Literal["run for real", "from documentation"] = "from documentation"
-    """What our knowledge of it rests on."""
+    evidence: Evidence = "from documentation"
+    """What our knowledge of talking to it rests on: requests, streams, series."""
+    launch_evidence: Evidence = "from documentation"
+    """What our knowledge of launching it rests on: ``command`` and the flags."""
 
 
 def check_parameters(engine: Engine, spec: ServerSpec, installed: str = "") -> None:

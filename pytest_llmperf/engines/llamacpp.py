@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from pytest_llmperf.samples import Quantity
 
 __all__ = ["LLAMACPP", "LOG_PATTERNS", "SERIES", "read_facts", "request_extras"]
 
+_BUILD: Final = re.compile(r"b?(\d+)(?:-([0-9a-f]+))?\Z")
+"""``b11434``, or with the commit as ``build_info`` has it: ``b11434-4f3c2a1d``."""
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--parallel",
     "max_model_len": "--ctx-size",
@@ -44,6 +47,14 @@ def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
         *arguments(_PARAMETERS, spec),
         *spec.extra_args,
     ]
+
+
+def same_version(wanted: str, found: str) -> bool:
+    """By the number of the build; by the commit too where ``wanted`` has one."""
+    asked, told = _BUILD.match(wanted), _BUILD.match(found)
+    if asked is None or told is None:
+        return wanted == found
+    return asked[1] == told[1] and (asked[2] is None or asked[2] == told[2])
 
 
 def request_extras(spec: ServerSpec) -> dict[str, Any]:
@@ -94,6 +105,7 @@ LLAMACPP: Final = Engine(
     command=_command,
     program="llama-server",
     find_model=find_file,
+    same_version=same_version,
     owned_by=frozenset({"llamacpp"}),
     mark=("/props", "total_slots"),
     info_paths=("/props",),
@@ -103,5 +115,6 @@ LLAMACPP: Final = Engine(
     metrics_url="/metrics",
     series=SERIES,
     log_patterns=LOG_PATTERNS,
+    # The same server as the embedded one; as a program of its own it was not launched.
     evidence="run for real",
 )

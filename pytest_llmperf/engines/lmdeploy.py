@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, texts
+from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, takes_what_is_free, texts
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments
 from pytest_llmperf.plan import ServerSpec
@@ -96,6 +96,7 @@ LMDEPLOY: Final = Engine(
     distribution="lmdeploy",
     program="lmdeploy",
     find_model=find_weights,
+    memory_share=takes_what_is_free,  # pytorch/engine/executor/base.py
     owned_by=frozenset({"lmdeploy"}),
     info_paths=("/metrics",),
     read_facts=read_facts,

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 from typing import Final
 
+from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["find_file", "find_weights", "require_named"]
+__all__ = ["find_file", "find_weights", "hub_folder", "require_named"]
 
 _NAME: Final = re.compile(r"[\w][\w.-]*(/[\w.-]+)?\Z")
 """``model`` or ``organisation/model``, as the hub has them."""
+_CONFIGS: Final = ("config.json", "params.json")
+"""The second is Mistral's own."""
+_INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_PLAIN: Final = ("auto", "hf", "safetensors")
+"""Values of ``--load-format`` with which the weights are those that the index names."""
+_WEIGHTS: Final = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 
 
 def require_named(spec: ServerSpec) -> str:
@@ -38,10 +46,17 @@ def find_weights(spec: ServerSpec) -> str:
     where = f"servers.{spec.name}"
     if not _NAME.match(written) or written.startswith("."):
         raise ConfigError(where, "model", f"{written!r} does not exist (looked for {path.absolute()})")
-    cache = _hub_cache(spec)
-    if not (cache / f"models--{written.replace('/', '--')}").is_dir():
-        problem = f"{written!r} is no path (looked for {path.absolute()}) and not in the hub's cache, {cache}"
-        raise ConfigError(where, "model", f"{problem}: servers start offline, so fetch it first: hf download {written}")
+    folder, flags = hub_folder(written, spec), flags_of(spec.extra_args)
+    revision = flags.get("--revision", "main")
+    fetch = f"servers start offline, so fetch it first: hf download {written}"
+    fetch += "" if revision == "main" else f" --revision {revision}"
+    if not folder.is_dir():
+        problem = f"{written!r} is no path (looked for {path.absolute()}) and not in the hub's cache, {folder.parent}"
+        raise ConfigError(where, "model", f"{problem}: {fetch}")
+    weights = flags.get("--load-format", "auto") in _PLAIN and "--empty-init" not in flags
+    lacks = _lacks(folder, revision, weights=weights)
+    if lacks is not None:
+        raise ConfigError(where, "model", f"{written!r} is not whole in the hub's cache, {folder}: {lacks}; {fetch}")
     return written
 
 
@@ -57,8 +72,45 @@ def find_file(spec: ServerSpec) -> str:
     return str(path.absolute())
 
 
-def _hub_cache(spec: ServerSpec) -> Path:
-    """Where the hub's client keeps models, as the server will see it."""
+def hub_folder(model: str, spec: ServerSpec) -> Path:
+    """Where the hub's client keeps ``model``, as the server will see it; an absolute path."""
     env = {**os.environ, **spec.env}
     home = env.get("HF_HOME") or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    return Path(env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub").expanduser()
+    cache = Path(env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return cache.absolute() / f"models--{model.replace('/', '--')}"
+
+
+def _lacks(folder: Path, revision: str, *, weights: bool) -> str | None:
+    """What a server that is offline would miss of a model in the hub's cache; None where all is there.
+
+    ``refs/NAME`` holds the commit that a branch is at, ``snapshots/COMMIT`` links to the files that were fetched.
+    """
+    reference = folder / "refs" / revision
+    try:
+        commit = reference.read_text(encoding="utf-8").strip()
+    except OSError:
+        commit = revision  # which may be a commit itself
+    snapshot = folder / "snapshots" / commit
+    if not commit or not snapshot.is_dir():
+        return f"there is no snapshot of {revision!r}"
+    if not any((snapshot / name).exists() for name in _CONFIGS):
+        return f"there is no {_CONFIGS[0]}"
+    if not weights:
+        return None
+    kinds = {file.suffix for file in snapshot.iterdir() if file.exists()}
+    index = next((snapshot / name for name in _INDICES if (snapshot / name).exists()), None)
+    # Who fetched the one format may have the other's index too.
+    if index is not None and (index.name == _INDICES[0] or ".safetensors" not in kinds):
+        absent = sorted(name for name in _indexed(index) if not (snapshot / name).exists())
+        if absent:
+            return f"{index.name} names files of weights that are absent ({len(absent)}, e.g. {absent[0]})"
+    return None if kinds & _WEIGHTS else "there is no file of weights"
+
+
+def _indexed(index: Path) -> set[str]:
+    """The files of weights that ``index`` names; none where it cannot be read."""
+    try:
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
+    return {name for name in named if isinstance(name, str)}

@@ -20,6 +20,7 @@ __all__ = [
     "before",
     "flag_problem",
     "named_words",
+    "same_version",
     "written",
 ]
 
@@ -136,6 +137,18 @@ def before(version: str | None, bound: str) -> bool:
     """Whether ``version`` is known and lower than ``bound``."""
     parsed = _parsed(version or "")
     return parsed is not None and parsed < Version(bound)
+
+
+def same_version(wanted: str, found: str) -> bool:
+    """Whether what calls itself ``found`` is what ``wanted`` asks for.
+
+    As Python's versions compare (PEP 440): ``v0.33`` is ``0.33.0``, a ``.post1`` or ``rc2`` is another version. A local
+    part (``+cu130``) counts where it is asked for. What is no version must be the same text.
+    """
+    asked, told = _parsed(wanted), _parsed(found)
+    if asked is None or told is None:
+        return wanted == found
+    return asked == (told if asked.local else Version(told.public))
 
 
 def _parsed(version: str) -> Version | None:

@@ -1,4 +1,4 @@
-"""SGLang. Flags and series as of 0.5.23."""
+"""SGLang. Flags and series as of 0.5.23, with their history since 0.4.6."""
 
 from __future__ import annotations
 
@@ -6,15 +6,29 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, listed_model, mapping, texts
+from pytest_llmperf.engines.engine import (
+    Documents,
+    Engine,
+    LiveFacts,
+    LogFact,
+    listed_model,
+    mapping,
+    takes_what_is_free,
+    texts,
+)
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.samples import Quantity
 
 __all__ = ["SGLANG", "read_facts"]
 
 _CONSEQUENCES: Final = ("max_total_num_tokens", "kv_cache_dtype", "dtype", "tp_size", "page_size")
+
+_GB_IN_GIB: Final = 1e9 / 2**30
+_MOST_ROUNDED: Final = 0.1
+"""Of ``kv_offloading_size``, which has to become a whole number."""
 
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max-running-requests",
@@ -42,6 +56,7 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "generation_tokens": ("sglang:generation_tokens_total",),
     "requests": ("sglang:num_requests_total",),
     "drafts": ("sglang:spec_verify_calls_total",),
+    "acceptance_length": ("sglang:spec_accept_length",),
     "ttft": ("sglang:time_to_first_token_seconds",),
     "queue_wait": ("sglang:queue_time_seconds", "sglang:queue_time_s"),
     "tpot": ("sglang:request_time_per_output_token_seconds",),
@@ -55,6 +70,7 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
 
 
 def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
+    spec = spec.model_copy(update={"kv_offloading_size": _gigabytes(spec)})
     return [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", model),
         *(
@@ -70,6 +86,41 @@ def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
         *arguments(_PARAMETERS, spec),
         *spec.extra_args,
     ]
+
+
+def _gigabytes(spec: ServerSpec) -> int | None:
+    """``kv_offloading_size`` as ``--hicache-size`` has it: whole GB (10⁹ bytes) for each rank. None: none is wanted.
+
+    ``mem_cache/memory_pool.py`` of 0.4.6 to ``mem_cache/pool_host/base.py`` of 0.5.23; 0 means a multiple of the GPU's
+    cache there. Raises ConfigError where no whole number is near enough.
+    """
+    if not spec.kv_offloading_size:
+        return None
+    ranks = spec.tensor_parallel_size or 1
+    wanted = spec.kv_offloading_size / _GB_IN_GIB / ranks
+    size = round(wanted)
+    if abs(size - wanted) > _MOST_ROUNDED * wanted:
+        near = [f"{whole * ranks * _GB_IN_GIB:.2f}" for whole in sorted({int(wanted) or 1, int(wanted) + 1})]
+        given = f"{spec.kv_offloading_size:g} GiB are {wanted:.2f}"
+        problem = f"SGLang takes whole GB for each rank (of {ranks}), and {given}"
+        raise ConfigError(f"servers.{spec.name}", "kv_offloading_size", f"{problem}: write {' or '.join(near)}")
+    return size
+
+
+def _environment(_spec: ServerSpec, _port: int) -> dict[str, str]:
+    """``/health`` is asked for readiness; it would generate a token first, and look for it once a second only.
+
+    ``entrypoints/http_server.py`` from 0.5.9 to 0.5.23. It is 503 all the same until the server has warmed up.
+    """
+    return {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+
+
+def _offloading(info: Mapping[str, Any]) -> str | None:
+    """GiB of host memory over all ranks; None where there is none, or a multiple of the GPU's cache."""
+    size, ranks = info.get("hicache_size"), info.get("tp_size") or 1
+    if not info.get("enable_hierarchical_cache") or not isinstance(size, int) or not isinstance(ranks, int) or size < 1:
+        return None
+    return f"{size * ranks * _GB_IN_GIB:.3g}"
 
 
 def _request_extras(_spec: ServerSpec) -> dict[str, Any]:
@@ -92,7 +143,7 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
                 "max_model_len": length,
                 "gpu_memory_utilization": info.get("mem_fraction_static"),
                 "block_size": info.get("page_size"),
-                "kv_offloading_size": info.get("hicache_size") if info.get("enable_hierarchical_cache") else None,
+                "kv_offloading_size": _offloading(info),
                 "enable_prefix_caching": not no_cache if isinstance(no_cache, bool) else None,
                 "enable_chunked_prefill": chunked,
                 "max_num_batched_tokens": chunk if chunked else None,
@@ -119,8 +170,12 @@ SGLANG: Final = Engine(
     default_port=30000,
     cpu=False,
     command=_command,
+    environment=_environment,
     distribution="sglang",
     find_model=find_weights,
+    # Its share is of what is free before the weights are loaded (model_executor/model_runner.py of 0.4.6, now
+    # mem_cache/kv_cache_configurator.py); the default follows from the GPU's size (arg_groups/memory_hook.py).
+    memory_share=takes_what_is_free,
     owned_by=frozenset({"sglang"}),
     mark=("/model_info", "model_path"),
     info_paths=("/server_info", "/model_info"),

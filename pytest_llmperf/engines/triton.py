@@ -22,12 +22,14 @@ TRITON: Final = Engine(
     default_port=8000,
     cpu=False,
     ready_path="/v2/health/ready",
+    mark=("/v2", "name", "triton"),
     info_paths=("/v2",),
     read_facts=read_facts,
     apis=("triton",),
     lists_models=False,
     # On a port of its own. Durations are sums in microseconds, and its KV blocks are told apart by a label: neither has
-    # a place here.
+    # a place here. An ensemble and each of the models that it is made of have a series of their own: finished requests
+    # are those of the model that is asked for, while it is the others that they wait for.
     metrics_url=":8002/metrics",
-    series={"requests": ("nv_inference_request_success",), "waiting": ("nv_inference_pending_request_count",)},
+    series={"requests": ("nv_inference_request_success{model=}",), "waiting": ("nv_inference_pending_request_count",)},
 )

@@ -1,4 +1,8 @@
-"""TensorRT-LLM's ``trtllm-serve``. Flags as of 1.2, series as of its main branch in 2026."""
+"""TensorRT-LLM's ``trtllm-serve``. Flags as of 1.2, series as of its main branch in 2026.
+
+Flags by ``commands/serve.py``, keys of the file by ``KvCacheConfig`` and ``BaseLlmArgs`` in ``llmapi/llm_args.py``,
+which refuse keys that they do not know; ``ignore_eos`` by ``CompletionRequest`` in ``serve/openai_protocol.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, mapping
+from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, mapping, takes_what_is_free
 from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
-from pytest_llmperf.engines.parameters import Flag, arguments, written
+from pytest_llmperf.engines.parameters import Flag, arguments, before, written
 from pytest_llmperf.engines.tiny_model import cache_dir
 from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
@@ -25,16 +29,20 @@ _FILE_FLAGS: Final = ("--config", "--extra_llm_api_options")
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max_batch_size",
     "max_model_len": "--max_seq_len",
-    "gpu_memory_utilization": "--free_gpu_memory_fraction",
-    "block_size": "kv_cache_config.tokens_per_block",
+    # The name that 0.18.2 has and newer versions keep, beside --free_gpu_memory_fraction.
+    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+    # The oldest versions that are known to have these keys.
+    "block_size": Flag("kv_cache_config.tokens_per_block", since="1.2"),
     "enable_prefix_caching": Flag(
         "kv_cache_config.enable_block_reuse true", off="kv_cache_config.enable_block_reuse false"
     ),
-    "enable_chunked_prefill": Flag("--enable_chunked_prefill", off=""),
+    # A flag too, but only of newer versions.
+    "enable_chunked_prefill": Flag("enable_chunked_prefill true", off="enable_chunked_prefill false"),
     "max_num_batched_tokens": "--max_num_tokens",
     "tensor_parallel_size": "--tp_size",
-    "kv_cache_dtype": "kv_cache_config.dtype",
+    "kv_cache_dtype": Flag("kv_cache_config.dtype", since="1.0"),
 }
+# At first, in 1.1, there were five and without a prefix (its pull request 5785).
 _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "running": ("trtllm_num_requests_running",),
     "waiting": ("trtllm_num_requests_waiting",),
@@ -43,13 +51,13 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_hits": ("trtllm_prompt_cached_tokens_total",),
     "prompt_tokens": ("trtllm_prompt_tokens_total",),
     "generation_tokens": ("trtllm_generation_tokens_total",),
-    "requests": ("trtllm_request_success_total",),
-    "ttft": ("trtllm_time_to_first_token_seconds",),
-    "queue_wait": ("trtllm_request_queue_time_seconds",),
+    "requests": ("trtllm_request_success_total", "request_success_total"),
+    "ttft": ("trtllm_time_to_first_token_seconds", "time_to_first_token_seconds"),
+    "queue_wait": ("trtllm_request_queue_time_seconds", "request_queue_time_seconds"),
     "prefill_time": ("trtllm_request_prefill_time_seconds",),
     "decode_time": ("trtllm_request_decode_time_seconds",),
-    "tpot": ("trtllm_time_per_output_token_seconds",),
-    "e2e": ("trtllm_e2e_request_latency_seconds",),
+    "tpot": ("trtllm_time_per_output_token_seconds", "time_per_output_token_seconds"),
+    "e2e": ("trtllm_e2e_request_latency_seconds", "e2e_request_latency_seconds"),
 }
 
 
@@ -67,7 +75,9 @@ def _options(spec: ServerSpec) -> list[str]:
 
     Raises ConfigError where a file of the user's would have to hold some of them.
     """
-    options: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
+    options: dict[str, Any] = {"enable_iter_perf_stats": True}
+    if not before(spec.version, "1.1"):  # came after 1.0, with the metrics (its pull request 5785)
+        options["return_perf_metrics"] = True
     given = {name: words for name, words in written(_PARAMETERS, spec).items() if not words[0].startswith("-")}
     own = next((flag for flag in _FILE_FLAGS if flag in flags_of(spec.extra_args)), None)
     if own is not None:
@@ -76,9 +86,12 @@ def _options(spec: ServerSpec) -> list[str]:
             raise ConfigError(f"servers.{spec.name}", name, problem)
         return []
     for key, value in given.values():
-        outer, _, inner = key.partition(".")
+        outer, dot, inner = key.partition(".")
         plain = {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
-        options.setdefault(outer, {})[inner] = plain
+        if dot:
+            options.setdefault(outer, {})[inner] = plain
+        else:
+            options[key] = plain
     return [_FILE_FLAGS[1], str(_stored(json.dumps(options, indent=1, sort_keys=True)))]
 
 
@@ -115,6 +128,7 @@ TRTLLM: Final = Engine(
     command=_command,
     program="trtllm-serve",
     find_model=find_weights,
+    memory_share=takes_what_is_free,
     owned_by=frozenset({"tensorrt_llm"}),
     info_paths=("/version",),
     read_facts=read_facts,

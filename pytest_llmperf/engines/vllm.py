@@ -6,7 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact, listed_model, mapping, texts
+from pytest_llmperf.engines.engine import (
+    DTYPES,
+    Documents,
+    Engine,
+    LiveFacts,
+    LogFact,
+    listed_model,
+    mapping,
+    texts,
+)
 from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments, before
@@ -15,6 +24,7 @@ from pytest_llmperf.samples import Quantity
 
 __all__ = ["VLLM", "read_facts"]
 
+_SHARE_FLAGS: Final = ("--gpu-memory-utilization", "--device-memory-utilization")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _CACHE_INFO: Final = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -28,7 +38,6 @@ _CACHE_LABELS: Final = (
 )
 _SERVER_INFO: Final = "/server_info?config_format=json"
 """Answers in development mode only (VLLM_SERVER_DEV_MODE=1)."""
-_DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max-num-seqs",
@@ -38,7 +47,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "swap_space": Flag(
         "--swap-space", until="0.18", instead="kv_offloading_size (swapping itself had no effect from 0.8 on)"
     ),
-    "kv_offloading_size": Flag("--kv-offloading-size", since="0.13"),
+    "kv_offloading_size": Flag("--kv-offloading-size", since="0.11.1"),
     "enable_prefix_caching": Flag("--enable-prefix-caching", off="--no-enable-prefix-caching"),
     "enable_chunked_prefill": Flag("--enable-chunked-prefill", off="--no-enable-chunked-prefill"),
     "max_num_batched_tokens": "--max-num-batched-tokens",
@@ -46,6 +55,11 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "quantization": "--quantization",
     "kv_cache_dtype": "--kv-cache-dtype",
 }
+_OLD_PARAMETERS: Final[Mapping[str, str | Flag]] = {
+    **_PARAMETERS,
+    "enable_chunked_prefill": Flag("--enable-chunked-prefill", off="--enable-chunked-prefill=False"),
+}
+"""Until 0.8.4, whose parser takes a word for this one (``StoreBoolean`` in ``engine/arg_utils.py``)."""
 _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "running": ("vllm:num_requests_running",),
     "waiting": ("vllm:num_requests_waiting",),
@@ -71,7 +85,9 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     "kv_capacity_tokens": (r"KV cache size: ([\d,]+) tokens",),
     "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",),
     "compile_s": (r"\(compilation: ([\d.]+) s\)", r"torch\.compile (?:took|takes) ([\d.]+) s in total"),
-    "weights_gib": (r"Model loading took ([\d.]+) Gi?B",),
+    # 0.6.6 and 0.7.3 (worker/model_runner.py) write GB and mean GiB.
+    "weights_gib": (r"Model loading took ([\d.]+) Gi?B", r"Loading model weights took ([\d.]+) GB"),
+    # The first is of the V0 engine: core/scheduler.py of 0.6.6 to 0.8.0.
     "preempted": (r"(is preempted by \S+ mode)", r"Preemptions: ([1-9]\d*)"),
     "error": (r"((?:ERROR|CRITICAL) \d\d-\d\d .*)",),
 }
@@ -79,12 +95,16 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
 
 def _command(spec: ServerSpec, port: int, model: str) -> list[str]:
     """What a benchmark must hold fast is said outright: sampling as vLLM's own, a seed, the cached tokens told."""
-    # Before 0.8 sampling defaults did not come from the model, and the value "vllm" was not known.
+    # Before 0.8 sampling defaults did not come from the model, and the value "vllm" was not known: engine/arg_utils.py
+    # of 0.7.3 takes it for a folder, that of 0.8.0 has it.
     sampling = [] if before(spec.version, "0.8") else ["--generation-config", "vllm"]
+    # 0 would be an offloading of nothing, with all that it costs.
+    spec = spec.model_copy(update={"kv_offloading_size": spec.kv_offloading_size or None})
+    parameters = _OLD_PARAMETERS if before(spec.version, "0.8.5") else _PARAMETERS
     return [
         *("vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), "--seed", "0"),
         *(*sampling, "--enable-prompt-tokens-details"),
-        *arguments(_PARAMETERS, spec),
+        *arguments(parameters, spec),
         *spec.extra_args,
     ]
 
@@ -93,6 +113,20 @@ def _environment(spec: ServerSpec, _port: int) -> dict[str, str]:
     """Development mode, which tells the configuration and empties the cache, only while nobody else can reach it."""
     host = flags_of(spec.extra_args).get("--host", _LOOPBACK[0])
     return {"VLLM_NO_USAGE_STATS": "1", **({"VLLM_SERVER_DEV_MODE": "1"} if host in _LOOPBACK else {})}
+
+
+def _memory_share(spec: ServerSpec) -> float | None:
+    """Of the whole memory: it refuses to start where less is free (``v1/worker/gpu_worker.py``)."""
+    if spec.gpu_memory_utilization is not None:
+        return spec.gpu_memory_utilization
+    flags = flags_of(spec.extra_args)
+    written = next((flags[flag] for flag in _SHARE_FLAGS if flag in flags), None)
+    if written is None:
+        return 0.9 if before(spec.version, "0.20") else 0.92  # config/cache.py of 0.19.1 and of 0.20.0
+    try:
+        return float(written)
+    except ValueError:
+        return None
 
 
 def _request_extras(_spec: ServerSpec) -> dict[str, Any]:
@@ -115,7 +149,7 @@ def read_facts(documents: Documents, model: str) -> LiveFacts:
     model_config, scheduler = mapping(config.get("model_config")), mapping(config.get("scheduler_config"))
     parallel = mapping(config.get("parallel_config")).get("tensor_parallel_size")
     dtype = str(model_config.get("dtype") or "").removeprefix("torch.")
-    quantization = model_config.get("quantization") or _DTYPES.get(dtype)
+    quantization = model_config.get("quantization") or DTYPES.get(dtype)
     kinds = set(re.findall(r"^GPU \d+: (.+?)(?: \(UUID.*)?$", str(machine.get("nvidia_gpu_models")), re.MULTILINE))
     length = listed.get("max_model_len")
     prefix_caching = labels.get("enable_prefix_caching")
@@ -174,9 +208,11 @@ VLLM: Final = Engine(
     distribution="vllm",
     program="vllm",
     find_model=find_weights,
+    memory_share=_memory_share,
     owned_by=frozenset({"vllm"}),
     info_paths=("/version", "/metrics", _SERVER_INFO),
     read_facts=read_facts,
+    # The first holds the other two where vLLM compiles (compilation/ of 0.6.6 to 0.20.0); Triton's own kernels do not.
     cache_env=("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"),
     request_extras=_request_extras,
     continuous_usage=True,
@@ -186,4 +222,5 @@ VLLM: Final = Engine(
     reset_paths=("/reset_prefix_cache",),
     profile_paths=("/start_profile", "/stop_profile"),
     evidence="run for real",
+    launch_evidence="run for real",
 )

@@ -233,13 +233,28 @@ def _hit_rate(trials: Sequence[Trial], usage: MetricValue) -> MetricValue:
 
 
 def _acceptance(trials: Sequence[Trial]) -> MetricValue:
-    """1 + accepted / verification steps: the target model adds a token of its own to the accepted ones."""
+    """1 + accepted / verification steps: the target model adds a token of its own to the accepted ones.
+
+    Of an engine that counts no accepted tokens it is the mean of the length that its pages within the window state.
+    """
     which = metric("acceptance_length")
     found = _ratio(trials, "accepted_tokens", "drafts")
     if found is not None:
         ratio, drafts, seconds = found
         return MetricValue(which, 1 + ratio, round(drafts), _span(seconds, trials))
+    stated = [
+        length
+        for trial in trials
+        for sample in trial.telemetry.engine
+        if (length := sample.values.get("acceptance_length", 0)) > 0  # 0 until it has verified some
+        and trial.window.start_ns <= sample.t_ns <= trial.window.end_ns
+    ]
+    if stated:
+        return MetricValue(which, math.fsum(stated) / len(stated), len(stated), "mean of what its pages state")
     told = any("drafts" in sample.values for trial in trials for sample in trial.telemetry.engine)
+    verified = any(grown.by["drafts"] > 0 for trial in trials if (grown := growth(trial, ["drafts"])))
+    if verified:
+        return _absent(which, trials, told, "drafts were verified, but how many were accepted is not stated")
     return _absent(which, trials, told, "no draft was verified: it does not decode speculatively")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import computes_on_cpu
+from pytest_llmperf.engines.models import hub_folder
 from pytest_llmperf.engines.redact import secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server import dock
@@ -111,10 +112,7 @@ def _model_mounts(model: str, spec: ServerSpec) -> tuple[list[tuple[str, str, st
     if model.startswith("/") and path.exists():
         path = path.parents[1] if path.parent.name == "snapshots" else path
         return [(str(path), str(path), "ro")], {}
-    env = {**os.environ, **spec.env}
-    home = env.get("HF_HOME") or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    folder = f"models--{model.replace('/', '--')}"
-    path = Path(env.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser().absolute() / folder
+    path = hub_folder(model, spec)
     if model and path.is_dir():
-        return [(str(path), f"{_HUB}/{folder}", "ro")], {"HF_HUB_CACHE": _HUB}
+        return [(str(path), f"{_HUB}/{path.name}", "ro")], {"HF_HUB_CACHE": _HUB}
     return [], {}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from pytest_llmperf.cards import Card
+from pytest_llmperf.cards import Card, gib
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.server.gpus import Wish, users_of
 
@@ -18,7 +18,7 @@ _POLL_S: Final = 0.5
 _LEAVING_S: Final = 30.0
 """How long processes of others, and memory of a server that has ended, may take to go."""
 _SHARE: Final = 0.9
-"""Of a GPU's memory that must be free where the server's configuration does not say how much it takes."""
+"""Of a GPU's memory that must be free for a server alone on it that does not say how much it needs."""
 _SLACK: Final = 256 * 2**20
 """Bytes that a driver may keep longer than the process they were for."""
 
@@ -52,7 +52,7 @@ def require_returned(before: Mapping[str, int], look: Look, *, patience_s: float
 
     def kept() -> list[str]:
         return [
-            f"GPU {card.index} still has {_gib(used)} in use after the server ended, {_gib(before[card.uuid])} before "
+            f"GPU {card.index} still has {gib(used)} in use after the server ended, {gib(before[card.uuid])} before "
             f"it was launched{f': {users_of(card)}' if card.processes else ''}"
             for card in look()
             if (used := card.used_bytes) is not None and used > before.get(card.uuid, used) + _SLACK
@@ -81,9 +81,5 @@ def _fault(card: Card, wish: Wish) -> str | None:
     most = card.total_bytes - (card.reserved_bytes or 0)
     if card.free_bytes >= min(share * card.total_bytes, 0.98 * most):
         return None
-    room = f"GPU {card.index} has {_gib(card.free_bytes)} of {_gib(card.total_bytes)} free"
+    room = f"GPU {card.index} has {gib(card.free_bytes)} of {gib(card.total_bytes)} free"
     return f"{room}, and {100 * share:.0f} % are needed: see who holds the rest (pytest-llmperf doctor gpu)"
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -110,7 +110,7 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
         version = installed_version(path, engine.distribution)
         if version is None:
             raise ConfigError(where, "executable", f"{path} is a Python without {engine.distribution}")
-        if spec.version not in (None, version):
+        if spec.version is not None and not engine.same_version(spec.version, version):
             problem = f"{spec.version!r} was asked for, but {path} has {engine.distribution} {version}"
             raise ConfigError(where, "version", problem)
     elif engine.distribution is not None and version is None:

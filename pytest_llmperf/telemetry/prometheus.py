@@ -17,12 +17,12 @@ from pytest_llmperf.samples import Buckets, EngineSample, Quantity
 
 __all__ = ["HISTOGRAMS", "Page"]
 
-HISTOGRAMS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[12:])
+HISTOGRAMS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[13:])
 """Quantities that are histograms; all others are single numbers."""
 
 _PAGE: Final = ""
 """Stands among the labels for the page of a sample, which may have the same labels on another one."""
-_LARGEST: Final[frozenset[Quantity]] = frozenset({"kv_usage"})
+_LARGEST: Final[frozenset[Quantity]] = frozenset({"kv_usage", "acceptance_length"})
 """Of several series the largest counts; all others are added up."""
 
 _LINE: Final = re.compile(
@@ -38,10 +38,10 @@ _Series: TypeAlias = dict[str, list[tuple[dict[str, str], float]]]
 
 @final
 class Page:
-    """How to read the pages of one engine."""
+    """How to read the pages of one engine; ``model`` is the one that ``name{label=}`` selects."""
 
-    def __init__(self, series: Mapping[Quantity, tuple[str, ...]]) -> None:
-        self._series = dict(series)
+    def __init__(self, series: Mapping[Quantity, tuple[str, ...]], model: str = "") -> None:
+        self._series, self._model = dict(series), model
         names = {name.partition("{")[0] for names in series.values() for name in names}
         alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         self._wanted = re.compile(
@@ -72,7 +72,7 @@ class Page:
                         histograms[quantity] = told
                         break
                 else:
-                    numbers = _numbers(found, name)
+                    numbers = _numbers(found, name, self._model)
                     if numbers and all(map(math.isfinite, numbers)):
                         values[quantity] = max(numbers) if quantity in _LARGEST else math.fsum(numbers)
                         break
@@ -101,12 +101,17 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
 
 
-def _numbers(found: _Series, name: str) -> list[float]:
-    """The values of ``name``, or of the label in ``name{label}`` where that is a number."""
+def _numbers(found: _Series, name: str, model: str = "") -> list[float]:
+    """The values of ``name``, or of the label in ``name{label}`` where that is a number.
+
+    Of ``name{label=}`` the values of the samples whose label is ``model``.
+    """
     base, brace, label = name.removesuffix("}").partition("{")
     samples = found.get(base, [])
     if not brace:
         return [value for _, value in samples]
+    if label.endswith("="):
+        return [value for labels, value in samples if labels.get(label[:-1]) == model]
     told = [_number(labels[label]) for labels, _ in samples if label in labels]
     return [value for value in told if value is not None]
 

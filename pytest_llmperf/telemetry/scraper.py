@@ -54,7 +54,7 @@ class Scraper:
         interval_s: float = 1.0,
         timeout_s: float = 5.0,
     ) -> None:
-        self._page = Page(engine.series)
+        self._page = Page(engine.series, endpoint.model)
         self._places = [_absolute(endpoint, url) for url in urls] or [
             _place(endpoint, engine.metrics_url or "/metrics")
         ]

@@ -81,3 +81,7 @@ def test_invented_weights_route_at_random(real: Workload) -> None:
     for name, value in even:
         assert synthetic_fault(real, identity({**dummy, f"env.{name}": value}, experts="128")) is None
     assert synthetic_fault(real, identity({**dummy, f"env.{even[1][0]}": "0"}, experts="128")) is not None
+    # vLLM's other strategy draws experts from a normal distribution; one that a user registers may do anything.
+    for uneven in ("normal_routing", "mine", "1"):
+        assert synthetic_fault(real, identity({**dummy, f"env.{even[0][0]}": uneven}, experts="128")) is not None
+    assert synthetic_fault(real, identity({**dummy, f"env.{even[0][0]}": "Uniform_Random"}, experts="128")) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
+from pytest_llmperf.server.gpu_memory import require_room
 from pytest_llmperf.server.gpus import FOLDER_VARIABLE, holder_of
 from pytest_llmperf.server.launch import Launch
 
@@ -65,6 +67,27 @@ def test_any_becomes_the_gpus_that_were_free_and_stays_them(driver: Driver, devi
     devices.release()
     assert holder_of("GPU-b") is None
     assert devices.environment == {}
+
+
+def test_the_memory_that_the_engine_takes_by_default_must_be_free(
+    driver: Driver, devices: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM takes 92 % since 0.20, 90 % before, and starts with no less; SGLang takes its share of what is free."""
+    at_once = partial(require_room, patience_s=0)
+    monkeypatch.setattr(module, "require_room", at_once)
+    whole = driver.gpus[0].total
+    driver.gpus[0].used = round(0.09 * whole)
+    with pytest.raises(InfraError, match=r"GPU 0 has .* free, and 92 % are needed"):
+        acquire(devices, spec(gpus=(0,)))
+    acquire(devices, spec(gpus=(0,), version="0.19.1"))
+    acquire(devices, spec(gpus=(0,), gpu_memory_utilization=0.5))
+    driver.gpus[0].used = round(0.4 * whole)
+    with pytest.raises(InfraError, match="90 % are needed"):
+        acquire(devices, spec(gpus=(0,), gpu_shared=True, version="0.19.1"))
+    taking = {"gpus": (0,), "gpu_wait": 0, "gpu_memory_utilization": 0.9}
+    with pytest.raises(InfraError, match="90 % are needed"):
+        acquire(devices, ServerSpec(name="s", engine="sglang", **taking))
+    assert acquire(devices, ServerSpec(name="s", engine="sglang", gpu_shared=True, **taking)).gpus == (0,)
 
 
 def test_two_campaigns_do_not_share_a_gpu(driver: Driver, devices: Devices) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from pytest_llmperf.control.checkpoint import checkpoint_facts
 from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.identify import read_identity
 from pytest_llmperf.control.probe import launched_model
 from pytest_llmperf.control.target import connect
 from pytest_llmperf.engines import ENGINES
-from pytest_llmperf.errors import TargetError
+from pytest_llmperf.errors import ConfigError, TargetError
+from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 
@@ -40,6 +42,10 @@ def spec(url: str, engine: str = "openai", **fields: Any) -> ServerSpec:
         (listed("org") | {"/props": (200, {"total_slots": 4})}, "llamacpp"),
         (listed("org") | {"/info": (200, {"router": "text-generation-router", "version": "3.3.7"})}, "tgi"),
         (listed("library") | {"/api/version": (200, {"version": "0.33.0"})}, "ollama"),
+        (listed("org") | {"/v2": (200, {"name": "triton", "version": "2.73.0", "extensions": []})}, "triton"),
+        # Others speak the protocol of /v2 too.
+        (listed("org") | {"/v2": (200, {"name": "mlserver", "version": "1.7.0", "extensions": []})}, "openai"),
+        (listed("org") | {"/v2": (200, {"version": "2.73.0"})}, "openai"),
         (
             listed("org") | {"/api/version": (200, {"version": "0"}), "/model_info": (200, {"model_path": "/w"})},
             "sglang",
@@ -57,6 +63,44 @@ def test_a_running_server_is_recognised(serve: Serve, answers: dict[str, Any], e
     assert identity.value("engine_evidence") == (
         "run for real" if engine in ("vllm", "llamacpp") else "from documentation"
     )
+
+
+def test_triton_is_recognised_though_it_lists_no_models(serve: Serve) -> None:
+    url = serve({"/v2": (200, {"name": "triton", "version": "2.73.0"}), "/v2/health/ready": (200, "")})
+    endpoint, identity = connect(spec(url, model="ensemble"))
+    assert (endpoint.engine, endpoint.model) == ("triton", "ensemble")
+    assert identity.value("version") == "2.73.0"
+    with pytest.raises(ConfigError, match=r"servers\.s: model: Triton does not list its models; name the model"):
+        connect(spec(url))
+    with pytest.raises(TargetError, match="no OpenAI-compatible API here"):
+        connect(spec(serve({"/v2": (200, {"name": "mlserver"})}), model="m"))
+    with pytest.raises(TargetError, match="no OpenAI-compatible API here"):
+        connect(spec(url, "vllm", model="m"))
+
+
+def llama_server(serve: Serve, **fields: Any) -> Identity:
+    url = serve(listed("llamacpp") | {"/props": (200, {"total_slots": 4, "build_info": "b11434-4f3c2a1d"})})
+    host, port = url.removeprefix("http://").split(":")
+    endpoint = Endpoint(url, host, int(port), False, "m", "llamacpp", {})
+    written = ServerSpec.model_validate({"name": "s", "engine": "llamacpp", **fields})
+    return read_identity(endpoint, written, ENGINES["llamacpp"])
+
+
+def test_a_pinned_build_of_llama_cpp_is_that_build_whatever_its_commit(serve: Serve) -> None:
+    pinned = {"executable": "/opt/{version}/llama-server", "model": "m.gguf"}
+    assert llama_server(serve, version="b11434", **pinned).value("version") == "b11434-4f3c2a1d"
+    with pytest.raises(
+        ConfigError, match=r"version: 'b11435' was asked for, but what was started is 'b11434-4f3c2a1d'"
+    ):
+        llama_server(serve, version="b11435", **pinned)
+
+
+def test_evidence_is_that_of_the_way_in_which_the_server_is_used(serve: Serve) -> None:
+    launched = llama_server(serve, model="m.gguf")
+    assert launched.value("engine_evidence") == "from documentation"
+    assert llama_server(serve, url="http://x").value("engine_evidence") == "run for real"
+    own = {"launcher": "command", "start": ["llama-server", "--port", "{port}"], "ready_url": "http://127.0.0.1:{port}"}
+    assert llama_server(serve, **own).value("engine_evidence") == "run for real", "the command line is the user's"
 
 
 def test_the_version_of_trtllm_and_the_configuration_of_lmdeploy_are_read(serve: Serve) -> None:

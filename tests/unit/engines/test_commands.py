@@ -1,8 +1,9 @@
 """What is run for each engine and version: whole commands and variables, as the engines document their flags.
 
 vLLM: ``engine/arg_utils.py`` of 0.33.0, history from its wheels since 0.6.6; SGLang 0.5.23 ``arg_groups``;
-TensorRT-LLM 1.2 ``commands/serve.py``; TGI 3.3.7 ``launcher.md``; llama.cpp b11434 ``README.md``; transformers 5.23.0
-``cli/serve.py``; LMDeploy 0.18.0 ``cli/utils.py``; Ollama 0.33 ``envconfig/config.go``.
+TensorRT-LLM 1.2 ``commands/serve.py`` and ``llmapi/llm_args.py``, 0.18.2 ``commands/trtllm-serve.html``; TGI 3.3.7
+``launcher.md``; llama.cpp b11434 ``README.md``; transformers 5.23.0 ``cli/serve.py``; LMDeploy 0.18.0 ``cli/utils.py``;
+Ollama 0.33 ``envconfig/config.go``.
 """
 
 from __future__ import annotations
@@ -78,8 +79,77 @@ def test_vllm_with_every_parameter() -> None:
 def test_vllm_before_0_8_knows_no_generation_config_of_its_own_and_swaps() -> None:
     assert command("vllm", version="0.7.3", swap_space=4, enable_prefix_caching=True, enable_chunked_prefill=False) == [
         *("vllm", "serve", "/w/m", *HERE, "--seed", "0", "--enable-prompt-tokens-details"),
-        *("--swap-space", "4.0", "--enable-prefix-caching", "--no-enable-chunked-prefill"),
+        *("--swap-space", "4.0", "--enable-prefix-caching", "--enable-chunked-prefill=False"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "on", "off"),
+    [
+        # 0.6.6.post1 to 0.8.4 read a word after it (StoreBoolean), 0.8.5 has --no-… (BooleanOptionalAction).
+        *((old, "--enable-chunked-prefill", "--enable-chunked-prefill=False") for old in ("0.6.6.post1", "v0.8.4")),
+        *((new, "--enable-chunked-prefill", "--no-enable-chunked-prefill") for new in ("0.8.5", "0.33.0+cu130", None)),
+    ],
+)
+def test_vllm_switches_chunked_prefill_off_as_its_version_reads_it(version: str | None, on: str, off: str) -> None:
+    fields = {} if version is None else {"version": version}
+    assert command("vllm", **fields, enable_chunked_prefill=True)[-1] == on
+    assert command("vllm", **fields, enable_chunked_prefill=False, enable_prefix_caching=False)[-2:] == [
+        *("--no-enable-prefix-caching", off)
+    ]
+
+
+def test_an_offloading_of_nothing_is_none() -> None:
+    assert "--kv-offloading-size" not in command("vllm", kv_offloading_size=0)
+    assert "--enable-hierarchical-cache" not in command("sglang", kv_offloading_size=0)
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "gigabytes"),
+    # 1 GiB is 1.073741824 GB.
+    [(4, 1, "4"), (1, None, "1"), (10, 1, "11"), (64, 1, "69"), (64, 4, "17"), (4, 2, "2")],
+)
+def test_sglang_takes_whole_gigabytes_for_each_rank(gib: float, ranks: int | None, gigabytes: str) -> None:
+    fields = {} if ranks is None else {"tensor_parallel_size": ranks}
+    made = command("sglang", kv_offloading_size=gib, **fields)
+    assert made[made.index("--hicache-size") + 1] == gigabytes
+    int(gigabytes)  # what its parser does
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "near"),
+    [(0.3, 1, "write 0.93$"), (1.4, 1, "write 0.93 or 1.86"), (4, 3, "write 2.79 or 5.59")],
+)
+def test_what_sglang_cannot_be_told_is_an_error_with_sizes_that_can(gib: float, ranks: int, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"servers.s: kv_offloading_size: SGLang takes whole GB .*: {near}"):
+        command("sglang", kv_offloading_size=gib, tensor_parallel_size=ranks)
+
+
+def test_sglang_is_not_made_to_generate_by_who_asks_whether_it_is_ready() -> None:
+    assert environment("sglang") == {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+    assert ENGINES["sglang"].ready_path == "/health"
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "share"),
+    [
+        ("vllm", {}, 0.92),
+        ("vllm", {"version": "0.20.0"}, 0.92),
+        ("vllm", {"version": "0.19.1"}, 0.9),
+        ("vllm", {"gpu_memory_utilization": 0.5}, 0.5),
+        ("vllm", {"extra_args": ("--gpu-memory-utilization=0.4",)}, 0.4),
+        ("vllm", {"extra_args": ("--device-memory-utilization", "0.3")}, 0.3),
+        ("vllm", {"extra_args": ("--gpu-memory-utilization", "much")}, None),
+        # Theirs is a share of the memory that they find free.
+        *((name, {"gpu_memory_utilization": 0.9}, None) for name in ("sglang", "trtllm", "lmdeploy")),
+        *((name, {}, None) for name in ("sglang", "trtllm", "lmdeploy", "tgi", "llamacpp", "ollama", "openai")),
+        ("tgi", {"gpu_memory_utilization": 0.8}, 0.8),
+        ("transformers", {}, 0.5),
+        ("transformers", {"gpu_memory_utilization": 0.8}, 0.8),
+    ],
+)
+def test_how_much_of_a_gpu_must_be_free(engine: str, fields: dict[str, Any], share: float | None) -> None:
+    assert ENGINES[engine].memory_share(spec(engine, **fields)) == share
 
 
 def test_vllm_is_in_development_mode_only_where_nobody_else_reaches_it() -> None:
@@ -93,7 +163,7 @@ def test_sglang_says_off_in_its_own_ways() -> None:
     assert command("sglang", **some("max_num_batched_tokens"), extra_args=("--load-format", "dummy")) == [
         *(sys.executable, "-m", "sglang.launch_server", "--model-path", "/w/m", *HERE, "--random-seed", "0"),
         *("--enable-metrics", "--enable-cache-report", "--max-running-requests", "8", "--context-length", "4096"),
-        *("--mem-fraction-static", "0.6", "--page-size", "16", "--enable-hierarchical-cache", "--hicache-size", "4.0"),
+        *("--mem-fraction-static", "0.6", "--page-size", "16", "--enable-hierarchical-cache", "--hicache-size", "2"),
         *("--disable-radix-cache", "--tp-size", "2", "--quantization", "fp8", "--kv-cache-dtype", "fp8_e5m2"),
         *("--load-format", "dummy"),
     ]
@@ -111,15 +181,18 @@ def test_trtllm_takes_part_of_it_from_a_file(tmp_path: Path, monkeypatch: pytest
     made = command("trtllm", **some("kv_offloading_size", "quantization"))
     assert made[:7] == ["trtllm-serve", "/w/m", *HERE, "--extra_llm_api_options"]
     assert made[8:] == [
-        *("--max_batch_size", "8", "--max_seq_len", "4096", "--free_gpu_memory_fraction", "0.6"),
-        *("--enable_chunked_prefill", "--max_num_tokens", "2048", "--tp_size", "2"),
+        *("--max_batch_size", "8", "--max_seq_len", "4096", "--kv_cache_free_gpu_memory_fraction", "0.6"),
+        *("--max_num_tokens", "2048", "--tp_size", "2"),
     ]
     assert json.loads(Path(made[7]).read_text()) == {
         "return_perf_metrics": True,
         "enable_iter_perf_stats": True,
+        "enable_chunked_prefill": True,
         "kv_cache_config": {"tokens_per_block": 16, "enable_block_reuse": False, "dtype": "fp8_e5m2"},
     }
-    assert command("trtllm", enable_chunked_prefill=False)[8:] == []
+    off = command("trtllm", version="1.0.0", enable_chunked_prefill=False)
+    assert off[8:] == []
+    assert json.loads(Path(off[7]).read_text()) == {"enable_iter_perf_stats": True, "enable_chunked_prefill": False}
     assert command("trtllm", extra_args=("--config", "mine.yaml"))[6:] == ["--config", "mine.yaml"]
     with pytest.raises(
         ConfigError, match=r"block_size: TensorRT-LLM takes it from the file of --config: write kv_cache"
@@ -157,6 +230,11 @@ def test_transformers_serve() -> None:
         *("--cb-max-memory-percent", "0.5", "--cb-block-size", "32", "--cb-max-batch-tokens", "512"),
         *("--quantization", "bnb-4bit"),
     ]
+    # Without a cap it takes more than half of a host's memory.
+    assert command("transformers")[-2:] == ["--cb-max-memory-percent", "0.5"]
+    assert ENGINES["transformers"].defaults == {"gpu_memory_utilization": "0.5"}
+    own = ("--cb-max-memory-percent", "0.2")
+    assert command("transformers", extra_args=own).count("--cb-max-memory-percent") == 1
 
 
 def test_lmdeploy_has_prefix_caching_off_by_itself() -> None:
@@ -187,7 +265,10 @@ def test_ollama_is_told_everything_by_variables() -> None:
     [
         ("vllm", "0.18.0", {"swap_space": 4}, "vLLM 0.18.0 has no such parameter: it is gone since 0.18; use kv_offl"),
         ("vllm", "newest", {"swap_space": 4}, "vLLM has no such parameter: it is gone since 0.18; use kv_offloading_s"),
-        ("vllm", "0.12.1", {"kv_offloading_size": 4}, "vLLM 0.12.1 has no such parameter: it came with 0.13"),
+        ("vllm", "0.11.0", {"kv_offloading_size": 4}, "vLLM 0.11.0 has no such parameter: it came with 0.11.1"),
+        ("vllm", "0.11.1", {"kv_offloading_size": 4}, None),
+        ("trtllm", "1.1.0", {"block_size": 64}, "TensorRT-LLM 1.1.0 has no such parameter: it came with 1.2"),
+        ("trtllm", "1.2.1", {"block_size": 64, "kv_cache_dtype": "fp8"}, None),
         ("vllm", "0.17.1", {"swap_space": 4}, None),
         ("vllm", "0.6.6.post1", {"swap_space": 4}, None),
         ("vllm", "0.32.0+cpu", {"kv_offloading_size": 4}, None),
@@ -233,8 +314,6 @@ def test_a_launch_needs_a_model_that_is_there(engine: str, tmp_path: Path, monke
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(ConfigError, match=r"'org/m' is no path .*not in the hub's cache, .*/hub: .*hf download org/m"):
         find(spec(engine, model="org/m"))
-    (tmp_path / "hub" / "models--org--m").mkdir(parents=True)
-    assert find(spec(engine, model="org/m")) == "org/m"
     other = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": ""}
     with pytest.raises(ConfigError, match="home/hub"):
         find(spec(engine, model="org/m", env=other))

@@ -28,6 +28,43 @@ def test_table_is_keyed_by_name() -> None:
     assert [name for name, engine in ENGINES.items() if engine.evidence == "run for real"] == [
         "llamacpp", "embedded", "vllm", "transformers",
     ]  # fmt: skip
+    assert [name for name, engine in ENGINES.items() if engine.launch_evidence == "run for real"] == [
+        "embedded", "vllm",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "wanted", "found", "same"),
+    [
+        # build_info of llama.cpp: "b" BUILD "-" COMMIT
+        ("llamacpp", "b11434", "b11434-4f3c2a1d", True),
+        ("llamacpp", "11434", "b11434-4f3c2a1d", True),
+        ("llamacpp", "b11434-4f3c2a1d", "b11434-4f3c2a1d", True),
+        ("llamacpp", "b11434-ffffffff", "b11434-4f3c2a1d", False),
+        ("llamacpp", "b1143", "b11434-4f3c2a1d", False),
+        ("llamacpp", "master", "b11434-4f3c2a1d", False),
+        ("vllm", "0.33.0", "0.33.0+cu130", True),
+        ("vllm", "v0.33.0", "0.33.0", True),
+        ("vllm", "0.33", "0.33.0", True),
+        ("vllm", "0.33.0+cu130", "0.33.0+cu130", True),
+        ("vllm", "0.33.0+cu130", "0.33.0+cu129", False),
+        ("vllm", "0.33.0+cu130", "0.33.0", False),
+        ("vllm", "0.33.0", "0.33.0rc2", False),
+        ("vllm", "0.33.0", "0.33.1.dev7+gbcc0a3cbe", False),
+        ("sglang", "0.5.23", "0.5.23.post1", False),
+        ("sglang", "v0.5.23.post1", "0.5.23.post1", True),
+        ("trtllm", "1.2.1", "1.2.1", True),
+        ("trtllm", "1.3.0rc4", "1.3.0", False),
+        ("tgi", "3.3.7", "3.3.7", True),
+        ("tgi", "3.3.7", "3.3.7-dev0", False),
+        ("ollama", "v0.33.0-rc2", "0.33.0-rc2", True),
+        ("triton", "26.09", "2.73.0", False),
+        ("embedded", "2026.10.11549", "2026.10.11549", True),
+        ("openai", "nightly", "nightly", True),
+    ],
+)
+def test_versions_are_the_same_as_the_engine_writes_them(engine: str, wanted: str, found: str, same: bool) -> None:
+    assert ENGINES[engine].same_version(wanted, found) is same
 
 
 def test_unknown_engine_names_the_nearest() -> None:
@@ -135,6 +172,15 @@ def test_sglang_facts_from_server_info() -> None:
     facts = ENGINES["sglang"].read_facts({"/v1/models": MODELS, "/server_info": info}, "m")
     assert (facts.version, facts.quantization) == ("0.5.23", "fp8")
     assert facts.parameters == {"max_num_seqs": "64", "max_model_len": "4096", "enable_prefix_caching": "false"}
+
+
+def test_sglang_tells_its_hierarchical_cache_in_gigabytes_of_one_rank() -> None:
+    def told(**info: object) -> str | None:
+        return ENGINES["sglang"].read_facts({"/server_info": info}, "m").parameters.get("kv_offloading_size")
+
+    assert told(enable_hierarchical_cache=True, hicache_size=17, tp_size=4) == "63.3"  # 68e9 / 2**30
+    assert told(enable_hierarchical_cache=True, hicache_size=0, tp_size=4) is None
+    assert told(enable_hierarchical_cache=False, hicache_size=17) is None
 
 
 @pytest.mark.parametrize("odd", [None, [], "text", 3, {"data": None}, {"data": [None, 1]}, {"data": [{"id": "m"}]}])

@@ -48,6 +48,10 @@ def test_old_names_follow_new_ones() -> None:
     assert ENGINES["vllm"].series["kv_usage"] == ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     assert ENGINES["vllm"].series["prefix_hits"][-1] == "vllm:gpu_prefix_cache_hits_total"
     assert ENGINES["sglang"].series["queue_wait"] == ("sglang:queue_time_seconds", "sglang:queue_time_s")
+    # The page of NVIDIA/TensorRT-LLM pull request 5785, which added the first five to 1.1.
+    names = {"request_success_total", "request_queue_time_seconds", "e2e_request_latency_seconds"}
+    names |= {"time_to_first_token_seconds", "time_per_output_token_seconds"}
+    assert {each[-1] for each in ENGINES["trtllm"].series.values() if not each[-1].startswith("trtllm_")} == names
 
 
 def test_series_are_of_known_quantities_and_engines_without_metrics_have_none() -> None:

@@ -171,6 +171,18 @@ def test_a_cache_that_was_never_asked_has_no_hit_rate_and_no_drafts_no_length() 
     assert (length.value, length.note) == (None, "no draft was verified: it does not decode speculatively")
 
 
+def test_a_length_that_is_stated_is_taken_where_accepted_tokens_are_not_counted() -> None:
+    def stating(*lengths: float) -> list[EngineSample]:
+        return [at(s, {"drafts": 10 * s, "acceptance_length": length}) for s, length in enumerate(lengths, 1)]
+
+    stated = measure([load(stating(9, 2.5, 3.0, 3.5, 9))], None, LOOKED_AT)["acceptance_length"]
+    assert (stated.value, stated.n, stated.note) == (3.0, 3, "mean of what its pages state")
+    idle = measure([load(stating(0, 0, 3.0, 3.5, 0))], None, LOOKED_AT)["acceptance_length"]
+    assert (idle.value, idle.n) == (3.25, 2)
+    silent = measure([load([at(s, {"drafts": 10 * s}) for s in (1, 5)])], None, LOOKED_AT)["acceptance_length"]
+    assert (silent.value, silent.note) == (None, "drafts were verified, but how many were accepted is not stated")
+
+
 def test_where_no_counter_tells_the_lines_of_the_log_are_counted() -> None:
     found = measure([load([], preemption_warnings=3)], None, LOOKED_AT)["preemptions"]
     assert (found.value, found.note) == (3, "lines of the server's log that say so")

@@ -96,6 +96,21 @@ def test_a_container_is_asked_for_with_all_that_the_engine_needs(engine: Engine,
     assert leases() == ()
 
 
+def test_a_model_of_the_hubs_cache_is_mounted_from_where_the_variables_say(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--org--m"
+    folder.mkdir(parents=True)
+    with launch(spec(model="org/m"), log_dir=tmp_path / "logs"):
+        asked = engine.created[-1]
+    binds = [bind for bind in asked["HostConfig"]["Binds"] if "models--" in bind]
+    assert [bind.split(":")[0] for bind in binds] == [str(folder)]
+    assert binds[0].endswith("/hub/models--org--m:ro")
+    assert any(word.startswith("HF_HUB_CACHE=") and word.endswith("/hub") for word in asked["Env"])
+
+
 def test_an_image_is_pulled_once_and_before_the_launch(engine: Engine) -> None:
     first, second = provision(spec()), provision(spec())
     assert first == second

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.samples import Buckets, EngineSample, Quantity
 from pytest_llmperf.telemetry.prometheus import HISTOGRAMS, Page
 
@@ -115,6 +116,22 @@ def test_the_first_name_that_is_there_counts_and_series_are_added_up_or_the_larg
     series: dict[Quantity, tuple[str, ...]] = {"kv_usage": ("new_usage", "old_usage"), "running": ("run", "old_run")}
     assert read(page, series).values == {"kv_usage": 0.4, "running": 7}
     assert read(page.replace("new_usage", "other"), series).values["kv_usage"] == 0.9
+
+
+def test_finished_requests_of_a_triton_ensemble_are_those_of_the_ensemble() -> None:
+    """Triton's ``docs/user_guide/metrics.md``: each model has its own series, an ensemble and what it consists of."""
+    models = {"ensemble": 100, "preprocessing": 100, "tensorrt_llm": 90, "postprocessing": 90, "other": 7}
+    text = "".join(
+        f'nv_inference_request_success{{model="{name}",version="1"}} {n}\n'
+        f'nv_inference_pending_request_count{{model="{name}",version="1"}} {n % 10}\n'
+        for name, n in models.items()
+    )
+    for model, requests in models.items():
+        page = Page(ENGINES["triton"].series, model)
+        lines = page.wanted(text.encode())
+        assert lines is not None
+        assert page.read(1, lines).values == {"requests": requests, "waiting": 7}
+    assert "requests" not in Page(ENGINES["triton"].series, "absent").read(1, text.encode()).values
 
 
 def test_a_label_can_hold_the_number() -> None:

@@ -95,6 +95,17 @@ def test_the_page_is_read_on_entry_on_exit_and_between() -> None:
     assert not any(thread.name == "llmperf-metrics" for thread in threading.enumerate())
 
 
+def test_series_of_the_model_that_is_loaded_are_told_from_those_of_others() -> None:
+    def shared(handler: BaseHTTPRequestHandler, number: int) -> None:
+        page(handler, f'done_total{{model="m"}} {number}\ndone_total{{model="other"}} 100\n'.encode())
+
+    several = replace(ENGINE, series={"requests": ("done_total{model=}",)})
+    with serving(shared) as server:
+        with Scraper(several, server.endpoint, interval_s=60) as scraper:
+            pass
+        assert [sample.values["requests"] for sample in scraper.samples()] == [1, 2]
+
+
 def test_an_empty_load_has_its_two_pages() -> None:
     with serving(counting) as server:
         with record(None, sources=Sources(page=Scraper(ENGINE, server.endpoint, interval_s=60))) as recorder:
