@@ -20,7 +20,7 @@ from pytest_llmperf.plan import Expectation, Operator, Sla
 from pytest_llmperf.stats.binomial import confidence_met, confidence_missed, decide, needed_n
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
-from pytest_llmperf.units import format_quantity
+from pytest_llmperf.units import format_bounds, format_quantity
 from pytest_llmperf.verdict import Check, VerdictName
 
 __all__ = ["check_errors", "check_expectation", "check_sla", "invalid_check"]
@@ -32,6 +32,8 @@ Shown = Literal["met", "missed", "undecided"]
 _COMPARE: Final[dict[Operator, Callable[[float, float], bool]]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
+_SAME: Final = 1e-9
+"""Relative difference of a limit and the bound of a bucket that are meant to be equal."""
 _SHOWN: Final[dict[Shown, VerdictName]] = {"met": "PASS", "missed": "FAIL", "undecided": "INCONCLUSIVE"}
 
 
@@ -44,6 +46,8 @@ def check_sla(sla: Sla, found: MetricValue | None) -> Check:
     if _untold(sla, found):
         known = f"known for {100 * (1 - found.untold):.3g} % of the requests only"
         return _check(sla, "INVALID", found.value, found.n, f"{known}: {found.note}")
+    if found.lower is not None:
+        return _bucketed(sla, found, found.lower)
     q = metric(sla.metric).quantile
     if q is None or found.values is None:
         return _scalar(sla, found)
@@ -64,9 +68,12 @@ def check_expectation(expected: Expectation, found: MetricValue | None) -> Check
     elif found.untold > MOST_UNTOLD:
         known = f"known for {100 * (1 - found.untold):.3g} % of the requests only"
         value, reason = None, f"{told}, and {expected.metric} is {known}: {found.note}"
+    elif found.lower is not None:
+        lies = format_bounds(found.lower, found.upper, found.unit)
+        reason = f"{told}, and {expected.metric} is {lies} by the engine's buckets"
     else:
         reason = f"{told}, and it is {format_quantity(value, found.unit)}"
-    met = value is not None and _COMPARE[expected.operator](value, expected.limit)
+    met = value is not None and _is_met(expected, value, found)
     if value is not None and not met:
         reason = f"did not exercise what it is meant to: {reason}"
     entry = metric(expected.metric)
@@ -82,6 +89,28 @@ def check_expectation(expected: Expectation, found: MetricValue | None) -> Check
         reason=reason,
         written=expected.written,
     )
+
+
+def _is_met(expected: Expectation, value: float, found: MetricValue | None) -> bool:
+    """Of what is known by its bounds alone: whether it is met for sure."""
+    if found is None or found.lower is None:
+        return _COMPARE[expected.operator](value, expected.limit)
+    above, most = found.lower > 0 and _at_least(found.lower, expected.limit), found.upper
+    beneath = most is not None and most < expected.limit and not _at_least(most, expected.limit)
+    match expected.operator:
+        case ">" | ">=":
+            return above
+        case "<":
+            return beneath
+        case "<=":
+            return most is not None and _at_least(expected.limit, most)
+        case "!=":
+            return above or beneath
+    return False
+
+
+def _at_least(a: float, b: float) -> bool:
+    return a >= b or math.isclose(a, b, rel_tol=_SAME)
 
 
 def _untold(sla: Sla, found: MetricValue) -> bool:
@@ -103,6 +132,23 @@ def _scalar(sla: Sla, found: MetricValue) -> Check:
     note = f" ({found.note})" if found.note else ""
     reason = f"{_show(value, sla)} {_relation(sla, held)} {_limit(sla)}{note}"
     return _check(sla, "PASS" if held else "FAIL", value, found.n, reason)
+
+
+def _bucketed(sla: Sla, found: MetricValue, lower: float) -> Check:
+    """A ceiling against what lies above ``lower`` (or at it, in the lowest bucket) and at or below ``found.upper``."""
+    lies = f"{sla.metric} is {format_bounds(lower, found.upper, found.unit)}"
+    verdict: VerdictName
+    if found.upper is not None and _at_least(sla.limit, found.upper):
+        verdict, reason = "PASS", f"{lies}, within {_limit(sla)} ({found.note})"
+    elif lower > 0 and _at_least(lower, sla.limit):
+        verdict, reason = "FAIL", f"{lies}, beyond {_limit(sla)} ({found.note})"
+    else:
+        ends = " or ".join(format_quantity(end, found.unit) for end in (lower, found.upper) if end)
+        verdict, reason = "INCONCLUSIVE", (
+            f"{lies}, and nobody knows on which side of {_limit(sla)}: the engine counts by buckets; a limit at "
+            f"{ends}, or one on {metric(sla.metric).family.name}_mean, would decide"
+        )
+    return _check(sla, verdict, found.value, found.n, reason, lower=lower, upper=found.upper)
 
 
 def _percentile(sla: Sla, found: MetricValue, q: float, values: Sequence[float]) -> Check:
@@ -185,6 +231,8 @@ def _check(
     needed_n: int | None = None,
     launches: int | None = None,
     launches_shown: int | None = None,
+    lower: float | None = None,
+    upper: float | None = None,
 ) -> Check:
     entry = metric(sla.metric)
     return Check(
@@ -203,6 +251,8 @@ def _check(
         needed_n=needed_n,
         launches=launches,
         launches_shown=launches_shown,
+        lower=lower,
+        upper=upper,
         written=sla.written,
     )
 

@@ -172,6 +172,7 @@ def store_trial(
         # Conversations pause to think: what is in flight is not what the load asked for.
         concurrency=None if any(part.turns for part in plan.workload.parts) else plan.load.concurrency,
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
+        targeted=plan.server.targeted,
         shared_prefix=plan.workload.shares,
         recorded=plan.workload.dataset is not None,
         template_tokens=template_tokens,

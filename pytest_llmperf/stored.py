@@ -27,7 +27,16 @@ __all__ = ["metric_reports", "public_plan", "stored_trial", "trial_report"]
 def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
     """The measured metrics as they are stored, without the values behind percentiles."""
     return {
-        name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note, invalid=m.invalid)
+        name: MetricReport(
+            value=m.value,
+            unit=m.unit,
+            n=m.n,
+            definition=m.definition,
+            note=m.note,
+            invalid=m.invalid,
+            lower=m.lower,
+            upper=m.upper,
+        )
         for name, m in measured.items()
     }
 

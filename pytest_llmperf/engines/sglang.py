@@ -39,12 +39,10 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_queries": ("sglang:prompt_tokens_total",),
     "prefix_hits": ("sglang:cached_tokens_total",),
     "prompt_tokens": ("sglang:prompt_tokens_total",),
-    "generation_tokens": ("sglang:generation_tokens_total",),
     "requests": ("sglang:num_requests_total",),
     "drafts": ("sglang:spec_verify_calls_total",),
     "ttft": ("sglang:time_to_first_token_seconds",),
     "queue_wait": ("sglang:queue_time_seconds", "sglang:queue_time_s"),
-    "tpot": ("sglang:request_time_per_output_token_seconds",),
     "e2e": ("sglang:e2e_request_latency_seconds",),
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {

@@ -55,7 +55,6 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "prompt_tokens": ("vllm:prompt_tokens_total",),
-    "generation_tokens": ("vllm:generation_tokens_total",),
     "requests": ("vllm:request_success_total",),
     "drafts": ("vllm:spec_decode_num_drafts_total",),
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
@@ -63,8 +62,6 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "queue_wait": ("vllm:request_queue_time_seconds",),
     "prefill_time": ("vllm:request_prefill_time_seconds",),
     "decode_time": ("vllm:request_decode_time_seconds",),
-    # Not time_per_output_token_seconds of old: that was observed for every step, as inter_token_latency_seconds is.
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
     "e2e": ("vllm:e2e_request_latency_seconds",),
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {

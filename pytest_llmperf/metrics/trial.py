@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pytest_llmperf.catalog import FAMILIES, METRICS, metric
-from pytest_llmperf.metrics.engine import ENGINE_FAMILIES, engine_latency, engine_values
+from pytest_llmperf.catalog import ENGINE_FAMILIES, FAMILIES, METRICS, metric
+from pytest_llmperf.metrics.engine import engine_latency, engine_values
 from pytest_llmperf.metrics.latency import Pool, latency_value, pool
 from pytest_llmperf.metrics.rates import rate_values
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault

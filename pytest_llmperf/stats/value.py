@@ -27,6 +27,13 @@ class MetricValue:
     """Share of the requests asked about, in 0..1, whose value we ought to know and do not (no token count)."""
     invalid: str | None = None
     """Why it cannot be trusted, with the remedy; then ``value`` and ``values`` are None."""
+    lower: float | None = None
+    """Of what is known by the bucket of a histogram alone: it lies above this, in the lowest bucket (0) at or above
+    it. ``value`` is then interpolated. None: ``value`` is exact."""
+    upper: float | None = None
+    """It lies at or below this; None beside a ``lower``: nobody knows how far above."""
+    source: str = ""
+    """How it was measured, where that is not the usual way and gives other values."""
     by_launch: tuple[Sequence[float], ...] = field(default=(), repr=False)
     """``values`` of each launch apart, where there were several and a limit asks for it."""
 
@@ -36,4 +43,5 @@ class MetricValue:
 
     @property
     def definition(self) -> str:
-        return self.metric.definition
+        """Its id; values of different ones are not comparable."""
+        return f"{self.metric.definition}:{self.source}" if self.source else self.metric.definition
