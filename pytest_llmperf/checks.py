@@ -13,6 +13,7 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 from pytest_llmperf.catalog import metric
@@ -32,8 +33,6 @@ Shown = Literal["met", "missed", "undecided"]
 _COMPARE: Final[dict[Operator, Callable[[float, float], bool]]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_SAME: Final = 1e-9
-"""Relative difference of a limit and the bound of a bucket that are meant to be equal."""
 _SHOWN: Final[dict[Shown, VerdictName]] = {"met": "PASS", "missed": "FAIL", "undecided": "INCONCLUSIVE"}
 
 
@@ -92,25 +91,13 @@ def check_expectation(expected: Expectation, found: MetricValue | None) -> Check
 
 
 def _is_met(expected: Expectation, value: float, found: MetricValue | None) -> bool:
-    """Of what is known by its bounds alone: whether it is met for sure."""
+    """Of what is known by its bucket alone: whether it is met for sure."""
     if found is None or found.lower is None:
         return _COMPARE[expected.operator](value, expected.limit)
-    above, most = found.lower > 0 and _at_least(found.lower, expected.limit), found.upper
-    beneath = most is not None and most < expected.limit and not _at_least(most, expected.limit)
-    match expected.operator:
-        case ">" | ">=":
-            return above
-        case "<":
-            return beneath
-        case "<=":
-            return most is not None and _at_least(expected.limit, most)
-        case "!=":
-            return above or beneath
-    return False
-
-
-def _at_least(a: float, b: float) -> bool:
-    return a >= b or math.isclose(a, b, rel_tol=_SAME)
+    within = found.within(expected.limit)
+    below = within is True and not math.isclose(found.upper or math.inf, expected.limit, rel_tol=1e-9)
+    sure: dict[Operator, bool] = {"<=": within is True, "<": below, "!=": below or within is False}
+    return sure.get(expected.operator, within is False and expected.operator != "==")
 
 
 def _untold(sla: Sla, found: MetricValue) -> bool:
@@ -135,20 +122,18 @@ def _scalar(sla: Sla, found: MetricValue) -> Check:
 
 
 def _bucketed(sla: Sla, found: MetricValue, lower: float) -> Check:
-    """A ceiling against what lies above ``lower`` (or at it, in the lowest bucket) and at or below ``found.upper``."""
-    lies = f"{sla.metric} is {format_bounds(lower, found.upper, found.unit)}"
+    """A ceiling against what is known by its bucket alone."""
+    lies, held = f"{sla.metric} is {format_bounds(lower, found.upper, found.unit)}", found.within(sla.limit)
     verdict: VerdictName
-    if found.upper is not None and _at_least(sla.limit, found.upper):
-        verdict, reason = "PASS", f"{lies}, within {_limit(sla)} ({found.note})"
-    elif lower > 0 and _at_least(lower, sla.limit):
-        verdict, reason = "FAIL", f"{lies}, beyond {_limit(sla)} ({found.note})"
-    else:
+    if held is None:
         ends = " or ".join(format_quantity(end, found.unit) for end in (lower, found.upper) if end)
-        verdict, reason = "INCONCLUSIVE", (
-            f"{lies}, and nobody knows on which side of {_limit(sla)}: the engine counts by buckets; a limit at "
-            f"{ends}, or one on {metric(sla.metric).family.name}_mean, would decide"
-        )
-    return _check(sla, verdict, found.value, found.n, reason, lower=lower, upper=found.upper)
+        verdict = "INCONCLUSIVE"
+        reason = f"{lies}, and {_limit(sla)} lies inside that bucket of the engine's: a limit at {ends}, or one on "
+        reason += f"{found.metric.family.name}_mean, would decide"
+    else:
+        verdict, beyond = ("PASS", "within") if held else ("FAIL", "beyond")
+        reason = f"{lies}, {beyond} {_limit(sla)} ({found.note})"
+    return replace(_check(sla, verdict, found.value, found.n, reason), lower=lower, upper=found.upper)
 
 
 def _percentile(sla: Sla, found: MetricValue, q: float, values: Sequence[float]) -> Check:
@@ -231,8 +216,6 @@ def _check(
     needed_n: int | None = None,
     launches: int | None = None,
     launches_shown: int | None = None,
-    lower: float | None = None,
-    upper: float | None = None,
 ) -> Check:
     entry = metric(sla.metric)
     return Check(
@@ -251,8 +234,6 @@ def _check(
         needed_n=needed_n,
         launches=launches,
         launches_shown=launches_shown,
-        lower=lower,
-        upper=upper,
         written=sla.written,
     )
 

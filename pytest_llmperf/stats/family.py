@@ -101,7 +101,7 @@ def why_not_gateable(name: str) -> str:
     """For a metric without a row: why, and what to do instead. Raises KeyError for an unknown name."""
     family = metric(name).family.name
     if family in ENGINE_FAMILIES:
-        return f"the engine tells only which of its buckets it lies in, and a change inside shows nothing; gate {family}_mean"
+        return f"the engine tells only which of its buckets it lies in, and no change inside one; gate {family}_mean"
     if family in FAMILIES:
         return f"the noise of this percentile is not known; gate {family}_p50, _p90, _p95, _p99 or _mean"
     return _WHY_NOT.get(name, _RATIO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,13 @@ class MetricValue:
     by_launch: tuple[Sequence[float], ...] = field(default=(), repr=False)
     """``values`` of each launch apart, where there were several and a limit asks for it."""
 
+    def within(self, limit: float) -> bool | None:
+        """Of a value that has bounds: whether it is at most ``limit``; None where its bucket does not tell."""
+        assert self.lower is not None
+        if self.upper is not None and _at_least(limit, self.upper):
+            return True
+        return False if self.lower > 0 and _at_least(self.lower, limit) else None
+
     @property
     def unit(self) -> str:
         return self.metric.unit
@@ -45,3 +53,8 @@ class MetricValue:
     def definition(self) -> str:
         """Its id; values of different ones are not comparable."""
         return f"{self.metric.definition}:{self.source}" if self.source else self.metric.definition
+
+
+def _at_least(a: float, b: float) -> bool:
+    """A limit and the bound of a bucket that are meant to be equal are, however they were converted."""
+    return a >= b or math.isclose(a, b, rel_tol=1e-9)
