@@ -10,7 +10,7 @@ from pytest_llmperf.engines.engine import Documents, Engine, LiveFacts, LogFact,
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["SGLANG", "read_facts"]
 
@@ -47,8 +47,21 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     "kv_capacity_tokens": (r"max_total_num_tokens=(\d+)",),
-    "preempted": (r"(KV cache pool is full\. Retract requests)",),
+    # "KV cache pool is full. Retract requests." (0.5), "Decode out of memory happened." (0.4): managers/scheduler.py,
+    # in every process of a tensor parallel group, of which the first one counts.
+    "preempted": (r"^(?!.* TP[1-9]\d*[\] ]).*#retracted_reqs: (\d+)",),
+    "would_tell": (r"(?:Decode|Prefill) batch[.,] ",),
     "error": (r"(^\[\d{4}-\d\d-\d\d [^\]]*\] .*(?:Error|Exception)\b.*)",),
+}
+
+
+# managers/scheduler_components/metrics_reporter.py (0.5.23); of hybrid models the usage of full attention comes first.
+_LOG_SERIES: Final[Mapping[Gauge, str]] = {
+    "prompt_throughput": r"input throughput \(token/s\): ([\d.]+)",
+    "generation_throughput": r"gen throughput \(token/s\): ([\d.]+)",
+    "running": r"#running-req: (\d+)",
+    "waiting": r"#queue-req: (\d+)",
+    "kv_usage": r"token usage: ([\d.]+)",
 }
 
 
@@ -129,6 +142,7 @@ SGLANG: Final = Engine(
     metrics_url="/metrics",
     series=_SERIES,
     log_patterns=_LOG,
+    log_series=_LOG_SERIES,
     reset_paths=("/flush_cache",),
     profile_paths=("/start_profile", "/stop_profile"),
 )

@@ -11,7 +11,7 @@ from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments, before
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["VLLM", "read_facts"]
 
@@ -68,9 +68,20 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     "kv_capacity_tokens": (r"KV cache size: ([\d,]+) tokens",),
     "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",),
     "compile_s": (r"\(compilation: ([\d.]+) s\)", r"torch\.compile (?:took|takes) ([\d.]+) s in total"),
-    "weights_gib": (r"Model loading took ([\d.]+) Gi?B",),
-    "preempted": (r"(is preempted by \S+ mode)", r"Preemptions: ([1-9]\d*)"),
+    # No line shows that there were none: before 0.12 it has no such part, and 0.12 and later set the number back before
+    # they look at it (v1/metrics/loggers.py, log() and _update_stats()). 0.7 and older warn of every fiftieth only.
+    "preempted": (r"Preemptions: (\d+)",),
     "error": (r"((?:ERROR|CRITICAL) \d\d-\d\d .*)",),
+}
+
+
+# v1/metrics/loggers.py; 0.6.6 says "Pending" for what waits, and its engine has other states too.
+_LOG_SERIES: Final[Mapping[Gauge, str]] = {
+    "prompt_throughput": r"Avg prompt throughput: ([\d.]+) tokens/s",
+    "generation_throughput": r"Avg generation throughput: ([\d.]+) tokens/s",
+    "running": r"Running: (\d+) reqs",
+    "waiting": r"Waiting: (\d+) reqs",
+    "kv_usage": r"KV cache usage: ([\d.]+%)",
 }
 
 
@@ -180,6 +191,7 @@ VLLM: Final = Engine(
     metrics_url="/metrics",
     series=_SERIES,
     log_patterns=_LOG,
+    log_series=_LOG_SERIES,
     reset_paths=("/reset_prefix_cache",),
     profile_paths=("/start_profile", "/stop_profile"),
     evidence="run for real",

@@ -39,7 +39,8 @@ def energy_value(trials: Sequence[Trial]) -> MetricValue:
     if tokens <= 0:
         return MetricValue(which, None, samples, "no output tokens between the samples")
     value = sum(spent.joules for spent in known) / tokens * 1e6
-    return MetricValue(which, value, samples, _INTEGRATED if integrated else None)
+    note, source = (_INTEGRATED, "power") if integrated else (None, "")
+    return MetricValue(which, value, samples, note, source=source)
 
 
 def cost_value(throughput: MetricValue, usd_per_hour: float | None) -> MetricValue:
