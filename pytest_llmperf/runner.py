@@ -154,10 +154,8 @@ def store_trial(
     report_dir: Path,
     usd_per_hour: float | None = None,
 ) -> TrialReport:
-    """Write the trial's records and telemetry below ``report_dir`` and give its summary.
-
-    ``identity`` is that of the server that was measured, ``usd_per_hour`` the price of its GPUs.
-    """
+    """Write the trial's records and telemetry below ``report_dir`` and give its summary. ``identity`` is that of the
+    server that was measured, ``usd_per_hour`` the price of its GPUs."""
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
     records, telemetry = f"records/{name}", f"telemetry/{name}" if sampled else None
