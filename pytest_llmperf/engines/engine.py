@@ -30,8 +30,9 @@ Documents = Mapping[str, Any]
 
 
 LogFact = Literal["kv_capacity_tokens", "max_concurrency", "compile_s", "preempted", "would_tell", "error"]
-"""Facts of start-up, one number each; how many requests were preempted (``preempted``: the sum of its numbers), lines
-that are seen only where such a line would be too (``would_tell``), and lines that are kept (``error``)."""
+"""Facts of start-up, one number each; how many requests were preempted (``preempted``: the sum of its numbers, 1 for a
+line without one), lines that are seen only where such a line would be too (``would_tell``), and lines that are kept
+(``error``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class Engine:
     largest). ``name{label}`` takes the label's value for the number."""
     log_patterns: Mapping[LogFact, tuple[str, ...]] = field(default_factory=dict)
     """What its log tells → regular expressions whose first group is the value; thousands separators are allowed."""
-    log_series: Mapping[Gauge, str] = field(default_factory=dict)
+    log_series: Mapping[Gauge, tuple[str, ...]] = field(default_factory=dict)
     """What the lines tell that it writes to its log every so often under load; as ``log_patterns``, ``12.5%`` is 0.125.
     A line is one of them where it tells of requests that run and wait."""
     reset_paths: tuple[str, ...] = ()

@@ -50,18 +50,18 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     # "KV cache pool is full. Retract requests." (0.5), "Decode out of memory happened." (0.4): managers/scheduler.py,
     # in every process of a tensor parallel group, of which the first one counts.
     "preempted": (r"^(?!.* TP[1-9]\d*[\] ]).*#retracted_reqs: (\d+)",),
-    "would_tell": (r"(?:Decode|Prefill) batch[.,] ",),
+    "would_tell": (r"((?:Decode|Prefill) batch)[.,] ",),
     "error": (r"(^\[\d{4}-\d\d-\d\d [^\]]*\] .*(?:Error|Exception)\b.*)",),
 }
 
 
 # managers/scheduler_components/metrics_reporter.py (0.5.23); of hybrid models the usage of full attention comes first.
-_LOG_SERIES: Final[Mapping[Gauge, str]] = {
-    "prompt_throughput": r"input throughput \(token/s\): ([\d.]+)",
-    "generation_throughput": r"gen throughput \(token/s\): ([\d.]+)",
-    "running": r"#running-req: (\d+)",
-    "waiting": r"#queue-req: (\d+)",
-    "kv_usage": r"token usage: ([\d.]+)",
+_LOG_SERIES: Final[Mapping[Gauge, tuple[str, ...]]] = {
+    "prompt_throughput": (r"input throughput \(token/s\): ([\d.]+)",),
+    "generation_throughput": (r"gen throughput \(token/s\): ([\d.]+)",),
+    "running": (r"#running-req: (\d+)",),
+    "waiting": (r"#queue-req: (\d+)",),
+    "kv_usage": (r"token usage: ([\d.]+)",),
 }
 
 

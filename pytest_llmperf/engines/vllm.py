@@ -76,12 +76,12 @@ _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
 
 
 # v1/metrics/loggers.py; 0.6.6 says "Pending" for what waits, and its engine has other states too.
-_LOG_SERIES: Final[Mapping[Gauge, str]] = {
-    "prompt_throughput": r"Avg prompt throughput: ([\d.]+) tokens/s",
-    "generation_throughput": r"Avg generation throughput: ([\d.]+) tokens/s",
-    "running": r"Running: (\d+) reqs",
-    "waiting": r"Waiting: (\d+) reqs",
-    "kv_usage": r"KV cache usage: ([\d.]+%)",
+_LOG_SERIES: Final[Mapping[Gauge, tuple[str, ...]]] = {
+    "prompt_throughput": (r"Avg prompt throughput: ([\d.]+) tokens/s",),
+    "generation_throughput": (r"Avg generation throughput: ([\d.]+) tokens/s",),
+    "running": (r"Running: (\d+) reqs",),
+    "waiting": (r"Waiting: (\d+) reqs",),
+    "kv_usage": (r"KV cache usage: ([\d.]+%)",),
 }
 
 

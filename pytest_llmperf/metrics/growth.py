@@ -103,8 +103,11 @@ def pooled(parts: Sequence[Buckets]) -> Buckets | None:
 
 
 def _processes(samples: Sequence[EngineSample]) -> list[tuple[EngineSample, ...]]:
-    """The pages of each process."""
-    return list(zip(*(sample.pages or (sample,) for sample in samples), strict=True))
+    """The pages of each process; of samples that do not all have as many, the samples themselves."""
+    apart = [sample.pages or (sample,) for sample in samples]
+    if len({len(pages) for pages in apart}) > 1:
+        apart = [(sample,) for sample in samples]
+    return list(zip(*apart, strict=True))
 
 
 def _steps(pages: Sequence[EngineSample]) -> Iterator[_Step]:

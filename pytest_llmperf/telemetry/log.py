@@ -43,8 +43,8 @@ def log_facts(lines: Iterable[str], patterns: Mapping[LogFact, tuple[str, ...]])
     found: dict[LogFact, float] = {}
     for line in lines:
         for fact, expressions in compiled.items():
-            match = next((match for each in expressions if (match := each.search(line))), None)
-            value = None if match is None else _number(match[1])
+            said = _first(expressions, line)
+            value = None if said is None else _number(said)
             if value is not None:
                 found[fact] = max(value, found.get(fact, value))
     return found
@@ -78,7 +78,7 @@ class LogWatch:
         path: Path,
         patterns: Mapping[LogFact, tuple[str, ...]],
         hidden: Collection[str] = (),
-        series: Mapping[Gauge, str] | None = None,
+        series: Mapping[Gauge, tuple[str, ...]] | None = None,
     ) -> None:
         self.preempted: int | None = None
         """Requests preempted, as far as lines say so; None where no line does and nothing shows that one would."""
@@ -90,7 +90,7 @@ class LogWatch:
         self._path, self._hidden = path, sorted(hidden, key=len, reverse=True)
         self._preempted = [re.compile(pattern) for pattern in patterns.get("preempted", ())]
         self._would_tell, self._error = (_any_of(patterns.get(fact, ())) for fact in ("would_tell", "error"))
-        self._series = {quantity: re.compile(pattern) for quantity, pattern in (series or {}).items()}
+        self._series = {quantity: [re.compile(each) for each in given] for quantity, given in (series or {}).items()}
         self._offset = 0
         self._looks: list[tuple[int, int]] = []
 
@@ -127,9 +127,9 @@ class LogWatch:
         samples: list[EngineSample] = []
         try:
             for end, line in self._new_lines(min(size, self._offset + _MOST_BYTES)):
-                counted = next((found for each in self._preempted if (found := each.search(line))), None)
-                if counted is not None:
-                    preempted = (preempted or 0) + int(_number(counted[1]) or 0)
+                if (said := _first(self._preempted, line)) is not None:
+                    count = _number(said)
+                    preempted = (preempted or 0) + (1 if count is None else round(count))
                 elif preempted is None and self._would_tell is not None and self._would_tell.search(line):
                     preempted = 0
                 wrong = self._error.search(line) if self._error is not None and len(errors) < _ERRORS_KEPT else None
@@ -144,7 +144,7 @@ class LogWatch:
 
     def _sample(self, end: int, line: str) -> EngineSample | None:
         """What ``line`` says, stamped with the first look that found it."""
-        told = {quantity: match[1] for quantity, each in self._series.items() if (match := each.search(line))}
+        told = {quantity: text for quantity, each in self._series.items() if (text := _first(each, line)) is not None}
         if "running" not in told or "waiting" not in told:
             return None
         seen = next((t_ns for size, t_ns in self._looks if size >= end), None)
@@ -182,6 +182,11 @@ class LogWatch:
 
 def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+
+
+def _first(expressions: Iterable[re.Pattern[str]], line: str) -> str | None:
+    """The first group of the first expression that is found in ``line``."""
+    return next((match[1] for each in expressions if (match := each.search(line))), None)
 
 
 def _number(text: str) -> float | None:
