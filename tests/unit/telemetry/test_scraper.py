@@ -133,7 +133,8 @@ def test_pages_of_the_processes_of_one_server_are_one_sample() -> None:
 
 
 def hangs(handler: BaseHTTPRequestHandler, number: int) -> None:
-    handler.server.over.wait(20)  # type: ignore[attr-defined]
+    handler.server.over.wait(60)  # type: ignore[attr-defined]
+    handler.close_connection = True
 
 
 def trickles(handler: BaseHTTPRequestHandler, number: int) -> None:
