@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.gpu import energy_value
 from pytest_llmperf.metrics.rates import tokens_between
@@ -89,6 +87,8 @@ def _slope(samples: _Series) -> float:
     One step, such as a work space that the first large batch needs, does not move it; a leak that lasts
     does (Theil 1950, Sen 1968).
     """
+    import numpy as np  # the command line shows reports without it
+
     thinned = np.array(samples[:: math.ceil(len(samples) / _MOST_SAMPLES)], dtype=float)
     before, after = np.triu_indices(len(thinned), k=1)
     seconds, sizes = ((thinned[after] - thinned[before]) / (1e9, 1.0)).T

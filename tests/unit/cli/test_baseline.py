@@ -21,10 +21,9 @@ from pytest_llmperf.differences import differences, with_test
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics.trial import measure
 from pytest_llmperf.recordfile import write_records, write_telemetry
-from pytest_llmperf.result import MetricReport
 from pytest_llmperf.records import Trial
 from pytest_llmperf.reports.jsonfile import write_report
-from pytest_llmperf.result import RunReport, TestReport
+from pytest_llmperf.result import MetricReport, RunReport, TestReport
 from pytest_llmperf.stored import metric_reports
 
 KEY = Key.of(identity(), TEST)
