@@ -154,8 +154,11 @@ def _acceptance(trials: Sequence[Trial]) -> MetricValue:
     if found is not None:
         ratio, drafts, seconds = found
         return MetricValue(which, 1 + ratio, round(drafts), _span(seconds, trials))
-    told = any("drafts" in sample.values for trial in trials for sample in trial.telemetry.engine)
-    return _absent(which, trials, told, "no draft was verified: it does not decode speculatively")
+    drafted = [grown.by["drafts"] for trial in trials if (grown := growth(trial, ["drafts"]))]
+    none = "no draft was verified: it does not decode speculatively"
+    return _absent(
+        which, trials, bool(drafted), "it counts drafts, and not what was accepted" if any(drafted) else none
+    )
 
 
 def _ratio(trials: Sequence[Trial], over: Counter, under: Counter) -> tuple[float, float, float] | None:

@@ -221,6 +221,8 @@ def test_a_cache_that_was_never_asked_has_no_hit_rate_and_no_drafts_no_length() 
     assert found["prefix_hit_rate"].value is None
     odd = [at(1, {"prefix_hits": 0, "prefix_queries": 0}), at(5, {"prefix_hits": 9, "prefix_queries": 3})]
     assert measure([load(odd)], None, LOOKED_AT)["prefix_hit_rate"].value is None
+    half = measure([load([at(1, {"drafts": 0}), at(5, {"drafts": 900})])], None, LOOKED_AT)["acceptance_length"]
+    assert (half.value, half.note) == (None, "it counts drafts, and not what was accepted")
     length = found["acceptance_length"]
     assert (length.value, length.note) == (None, "no draft was verified: it does not decode speculatively")
 
