@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pytest_llmperf.errors import nearest
 
-__all__ = ["FAMILIES", "METRICS", "Family", "Metric", "metric"]
+__all__ = ["ENGINE_FAMILIES", "FAMILIES", "METRICS", "Family", "Metric", "metric"]
 
 Better = Literal["lower", "higher"]
 
@@ -71,6 +71,11 @@ FAMILIES: Final[dict[str, Family]] = {
     )
 }
 """Per-request families: they take ``_mean`` or ``_pNN``."""
+
+EngineFamily = Literal["queue_wait", "prefill_time"]
+ENGINE_FAMILIES: Final[tuple[EngineFamily, ...]] = get_args(EngineFamily)
+"""Those that only the engine states, in a histogram: a percentile is known by its bucket, a mean is exact, and no
+single request has a value."""
 
 _SCALARS: Final[tuple[Family, ...]] = (
     _family("output_throughput", "tok/s", "higher", "output tokens credited by time stamp in the window / window"),

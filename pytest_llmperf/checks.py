@@ -13,6 +13,7 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 from pytest_llmperf.catalog import metric
@@ -20,7 +21,7 @@ from pytest_llmperf.plan import Expectation, Operator, Sla
 from pytest_llmperf.stats.binomial import confidence_met, confidence_missed, decide, needed_n
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
-from pytest_llmperf.units import format_quantity
+from pytest_llmperf.units import format_bounds, format_quantity
 from pytest_llmperf.verdict import Check, VerdictName
 
 __all__ = ["check_errors", "check_expectation", "check_sla", "invalid_check"]
@@ -44,6 +45,8 @@ def check_sla(sla: Sla, found: MetricValue | None) -> Check:
     if _untold(sla, found):
         known = f"known for {100 * (1 - found.untold):.3g} % of the requests only"
         return _check(sla, "INVALID", found.value, found.n, f"{known}: {found.note}")
+    if found.lower is not None:
+        return _bucketed(sla, found, found.lower)
     q = metric(sla.metric).quantile
     if q is None or found.values is None:
         return _scalar(sla, found)
@@ -64,9 +67,12 @@ def check_expectation(expected: Expectation, found: MetricValue | None) -> Check
     elif found.untold > MOST_UNTOLD:
         known = f"known for {100 * (1 - found.untold):.3g} % of the requests only"
         value, reason = None, f"{told}, and {expected.metric} is {known}: {found.note}"
+    elif found.lower is not None:
+        lies = format_bounds(found.lower, found.upper, found.unit)
+        reason = f"{told}, and {expected.metric} is {lies} by the engine's buckets"
     else:
         reason = f"{told}, and it is {format_quantity(value, found.unit)}"
-    met = value is not None and _COMPARE[expected.operator](value, expected.limit)
+    met = value is not None and _is_met(expected, value, found)
     if value is not None and not met:
         reason = f"did not exercise what it is meant to: {reason}"
     entry = metric(expected.metric)
@@ -82,6 +88,16 @@ def check_expectation(expected: Expectation, found: MetricValue | None) -> Check
         reason=reason,
         written=expected.written,
     )
+
+
+def _is_met(expected: Expectation, value: float, found: MetricValue | None) -> bool:
+    """Of what is known by its bucket alone: whether it is met for sure."""
+    if found is None or found.lower is None:
+        return _COMPARE[expected.operator](value, expected.limit)
+    within = found.within(expected.limit)
+    below = within is True and not math.isclose(found.upper or math.inf, expected.limit, rel_tol=1e-9)
+    sure: dict[Operator, bool] = {"<=": within is True, "<": below, "!=": below or within is False}
+    return sure.get(expected.operator, within is False and expected.operator != "==")
 
 
 def _untold(sla: Sla, found: MetricValue) -> bool:
@@ -103,6 +119,21 @@ def _scalar(sla: Sla, found: MetricValue) -> Check:
     note = f" ({found.note})" if found.note else ""
     reason = f"{_show(value, sla)} {_relation(sla, held)} {_limit(sla)}{note}"
     return _check(sla, "PASS" if held else "FAIL", value, found.n, reason)
+
+
+def _bucketed(sla: Sla, found: MetricValue, lower: float) -> Check:
+    """A ceiling against what is known by its bucket alone."""
+    lies, held = f"{sla.metric} is {format_bounds(lower, found.upper, found.unit)}", found.within(sla.limit)
+    verdict: VerdictName
+    if held is None:
+        ends = " or ".join(format_quantity(end, found.unit) for end in (lower, found.upper) if end)
+        verdict = "INCONCLUSIVE"
+        reason = f"{lies}, and {_limit(sla)} lies inside that bucket of the engine's: a limit at {ends}, or one on "
+        reason += f"{found.metric.family.name}_mean, would decide"
+    else:
+        verdict, beyond = ("PASS", "within") if held else ("FAIL", "beyond")
+        reason = f"{lies}, {beyond} {_limit(sla)} ({found.note})"
+    return replace(_check(sla, verdict, found.value, found.n, reason), lower=lower, upper=found.upper)
 
 
 def _percentile(sla: Sla, found: MetricValue, q: float, values: Sequence[float]) -> Check:

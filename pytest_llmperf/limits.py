@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pytest_llmperf.catalog import METRICS, Metric, metric
+from pytest_llmperf.catalog import ENGINE_FAMILIES, METRICS, Metric, metric
 from pytest_llmperf.errors import MarkerError, nearest
 from pytest_llmperf.plan import Sla, Slo
 from pytest_llmperf.units import parse_quantity
@@ -19,6 +19,8 @@ SHARES: Final = ("error_rate", "goodput_share", "prefix_hit_rate", "kv_usage_p95
 """Ratios that cannot exceed 1."""
 POOLED: Final = ("icl", "itl")
 """Gaps within one request are not independent, so there is no exact confidence for their percentiles."""
+SAMPLED: Final = ("kv_usage_p95",)
+"""Percentiles over time."""
 PER_REQUEST: Final = ("ttft", "ttfb", "ttfot", "tpot", "icl", "itl", "e2e", "connect_time")
 """What can be asked of a single request; of icl and itl the largest gap."""
 
@@ -40,9 +42,9 @@ def read_slas(layers: Sequence[Mapping[str, Any]]) -> tuple[Sla, ...]:
             raise MarkerError("sla", name, f"{written!r} is more than all of them; write a share, e.g. 0.05 or '5 %'")
         if confidence is not None:
             _check_confidence(confidence)
-            if known.family.name in POOLED:
-                problem = f"does not apply to {name}: gaps within one request are not independent; limit it in a marker"
-                raise MarkerError("sla", "confidence", f"{problem} of its own")
+            if (why := _no_confidence(known)) is not None:
+                problem = f"does not apply to {name}: {why}; limit it in a marker of its own"
+                raise MarkerError("sla", "confidence", problem)
         slas.append(
             Sla(
                 metric=name,
@@ -55,6 +57,15 @@ def read_slas(layers: Sequence[Mapping[str, Any]]) -> tuple[Sla, ...]:
     if strict and not any(sla.confidence for sla in slas):
         raise MarkerError("sla", "confidence", "applies to percentiles (ttft_p95 ...), and none is limited here")
     return tuple(slas)
+
+
+def _no_confidence(known: Metric) -> str | None:
+    """Why nothing is known of how sure a percentile is; a metric that is none needs no reason."""
+    if known.family.name in POOLED:
+        return "gaps within one request are not independent"
+    if known.name in SAMPLED or (known.family.name in ENGINE_FAMILIES and known.quantile is not None):
+        return "the server states no values of single requests"
+    return None
 
 
 def _check_confidence(given: object) -> None:

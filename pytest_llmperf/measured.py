@@ -37,7 +37,7 @@ def launch_values(
     plan: Plan, trials: Sequence[Trial], start: StartUp, *, order: int, block: int, session: str
 ) -> LaunchValues:
     """All replays of one launch as the gate takes them: one value per metric, infinite where a quantile lies among
-    failed requests; what is invalid or not measured is absent."""
+    failed requests; what is invalid, not measured or known by its bucket alone is absent."""
     measured = metrics_of(plan, trials, [start])
     found = [counts(trial) for trial in trials]
     values = {name: _gate_value(each) for name, each in measured.items()}
@@ -53,6 +53,7 @@ def launch_values(
         n_requests=sum(each.ok + each.failed for each in found),
         n_failed=sum(each.failed for each in found),
         n_tokens=sum(known) if len(known) == len(tokens) else None,
+        sources={name: each.source for name, each in measured.items() if each.source and values.get(name) is not None},
     )
 
 
@@ -64,6 +65,8 @@ def _one_token_chunks(trials: Sequence[Trial]) -> bool:
 
 
 def _gate_value(found: MetricValue) -> float | None:
+    if found.lower is not None:
+        return None  # which bucket it lies in is no number
     if found.value is None and found.values and found.metric.quantile is not None:
         value = quantile(found.values, found.metric.quantile)
         return value if math.isinf(value) else None

@@ -48,7 +48,7 @@ def read_records(path: Path) -> tuple[RequestRecord, ...]:
 def write_telemetry(path: Path, telemetry: Telemetry) -> None:
     """As ``write_records``."""
     head = {name: getattr(telemetry, name) for name in _HEAD}
-    samples = [*map(asdict, telemetry.host), *map(asdict, telemetry.gpu), *map(asdict, telemetry.engine)]
+    samples = [*map(asdict, telemetry.host), *map(asdict, telemetry.gpu), *map(_engine_json, telemetry.engine)]
     _write(path, (head, *({k: v for k, v in each.items() if v is not None} for each in samples)))
 
 
@@ -96,12 +96,24 @@ def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample | Eng
     if "gpus" in written:
         return Telemetry(**written)
     if "values" in written:
-        told = {
-            name: Buckets(**{**each, "bounds": tuple(each["bounds"]), "counts": tuple(each["counts"])})
-            for name, each in written["histograms"].items()
-        }
-        return EngineSample(written["t_ns"], written["values"], told)
+        return _engine_sample(written)
     return GpuSample(**{"server_bytes": None, **written}) if "gpu" in written else HostSample(**written)
+
+
+def _engine_json(sample: EngineSample) -> dict[str, Any]:
+    """Without what most samples do not have: pages of several processes, and that it is a line of the log."""
+    written = asdict(sample)
+    written["pages"] = tuple(map(_engine_json, sample.pages))
+    return {name: value for name, value in written.items() if value or name not in ("pages", "logged")}
+
+
+def _engine_sample(written: dict[str, Any]) -> EngineSample:
+    told = {
+        name: Buckets(**{**each, "bounds": tuple(each["bounds"]), "counts": tuple(each["counts"])})
+        for name, each in written["histograms"].items()
+    }
+    pages = tuple(map(_engine_sample, written.get("pages", ())))
+    return EngineSample(written["t_ns"], written["values"], told, written.get("logged", False), pages)
 
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:

@@ -51,6 +51,10 @@ class MetricReport(_Stored):
     note: str | None = None
     invalid: str | None = None
     """Why the value cannot be trusted and is not given, with the remedy."""
+    lower: float | None = None
+    """Of what is known by the bucket of a histogram alone, ``value`` being interpolated: it lies above this."""
+    upper: float | None = None
+    """It lies at or below this; None beside a ``lower``: nobody knows how far above."""
 
 
 class WindowReport(_Stored):

@@ -154,10 +154,8 @@ def store_trial(
     report_dir: Path,
     usd_per_hour: float | None = None,
 ) -> TrialReport:
-    """Write the trial's records and telemetry below ``report_dir`` and give its summary.
-
-    ``identity`` is that of the server that was measured, ``usd_per_hour`` the price of its GPUs.
-    """
+    """Write the trial's records and telemetry below ``report_dir`` and give its summary. ``identity`` is that of the
+    server that was measured, ``usd_per_hour`` the price of its GPUs."""
     name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
     records, telemetry = f"records/{name}", f"telemetry/{name}" if sampled else None
@@ -172,6 +170,7 @@ def store_trial(
         # Conversations pause to think: what is in flight is not what the load asked for.
         concurrency=None if any(part.turns for part in plan.workload.parts) else plan.load.concurrency,
         stationary=plan.load.ramp is None and plan.load.trace is None and plan.load.schedule is None,
+        targeted=plan.server.targeted,
         shared_prefix=plan.workload.shares,
         recorded=plan.workload.dataset is not None,
         template_tokens=template_tokens,

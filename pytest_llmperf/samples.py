@@ -12,28 +12,40 @@ from typing import Final, Literal, get_args
 __all__ = [
     "COUNTERS",
     "GPU_LOST",
+    "HISTOGRAMS",
     "Buckets",
+    "Counter",
     "EngineSample",
+    "Gauge",
     "GpuSample",
+    "Histogram",
     "HostSample",
     "Quantity",
     "StartUp",
     "Telemetry",
 ]
 
-Quantity = Literal[
+Gauge = Literal[
     "running", "waiting", "kv_usage", "kv_capacity_tokens", "acceptance_length",
-    "preemptions", "prefix_queries", "prefix_hits", "prompt_tokens", "generation_tokens", "requests",
-    "drafts", "accepted_tokens",
-    "ttft", "queue_wait", "prefill_time", "decode_time", "tpot", "e2e",
+    "prompt_throughput", "generation_throughput",
 ]  # fmt: skip
-"""What engines state of themselves, under one name each. Requests (running, waiting, finished well), ratio in 0..1
-(KV usage), tokens (capacity, mean accepted and own ones per verification step, prefix cache queries and hits, prompt,
-generation, accepted of drafts), counts (preemptions, drafts: verification steps of speculative decoding), and
-histograms in seconds from ``ttft`` on."""
+"""Requests that run and wait, ratio in 0..1 (KV usage), tokens (capacity; mean accepted and own ones per verification
+step), tokens per second."""
+Counter = Literal[
+    "preemptions", "prefix_queries", "prefix_hits", "prompt_tokens", "requests", "drafts", "accepted_tokens"
+]  # fmt: skip
+"""Tokens (prefix cache queries and hits, prompt, accepted of drafts), requests finished well, counts (preemptions,
+drafts: verification steps of speculative decoding)."""
+Histogram = Literal["ttft", "queue_wait", "prefill_time", "decode_time", "e2e"]
+"""In seconds."""
+Quantity = Literal[Gauge, Counter, Histogram]
+"""What engines state of themselves, under one name each."""
 
-COUNTERS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[5:13])
-"""Only their growth means something; a fall is a restart of the server."""
+COUNTERS: Final[frozenset[Counter]] = frozenset(get_args(Counter))
+"""Only their growth means something; a fall is a restart of the server. Absent until they first count, with some
+engines."""
+HISTOGRAMS: Final[frozenset[Histogram]] = frozenset(get_args(Histogram))
+"""As counters; all other quantities are single numbers."""
 
 GPU_LOST: Final = "GPU lost"
 """How a note of the telemetry begins that says that a GPU failed: trouble of the machine, no measurement."""
@@ -52,6 +64,10 @@ class StartUp:
     compile_s: float | None = None
     """As its log states it."""
     kv_capacity_tokens: float | None = None
+    max_concurrency: float | None = None
+    """Requests of the greatest length that its KV cache holds at once, as its log states it."""
+    whole_gpus: bool = False
+    """Whether ``memory_bytes`` is that of whole GPUs: the driver did not tell the server's processes apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +123,16 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """What the engine's page of metrics said at one time, under our names."""
+    """What the engine's page of metrics, or a line of its log, said at one time, under our names."""
 
     t_ns: int
-    """Half-way between asking and the answer."""
+    """Half-way between asking and the answer; of a line, the first look at the log that found it."""
     values: Mapping[Quantity, float]
     histograms: Mapping[Quantity, Buckets] = field(default_factory=dict)
+    logged: bool = False
+    """Whether it is a line of the log."""
+    pages: tuple[EngineSample, ...] = ()
+    """Of a server whose processes have pages of their own: each of them, always in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +147,6 @@ class Telemetry:
     """Why a source is absent, gaps of the sampler itself."""
     engine: tuple[EngineSample, ...] = ()
     preemption_warnings: int | None = None
-    """Lines of the server's log, written while the load ran, that say a request was preempted; None: no such log."""
+    """Requests preempted while the load ran, as the server's log counts them; None: it does not, or may not have."""
     log_errors: tuple[str, ...] = ()
     """Lines of the server's log, written while the load ran, that report an error; the first few, without secrets."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
 
 from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
 from pytest_llmperf.metrics.request import e2e, known_tokens, tpot, ttft
@@ -23,11 +25,22 @@ from pytest_llmperf.stats.value import MetricValue
 
 __all__ = ["metric_reports", "public_plan", "stored_trial", "trial_report"]
 
+_ALIKE: Final = tuple(field.name for field in fields(ClientStats) if field.name in ClientReport.model_fields)
+
 
 def metric_reports(measured: Mapping[str, MetricValue]) -> dict[str, MetricReport]:
     """The measured metrics as they are stored, without the values behind percentiles."""
     return {
-        name: MetricReport(value=m.value, unit=m.unit, n=m.n, definition=m.definition, note=m.note, invalid=m.invalid)
+        name: MetricReport(
+            value=m.value,
+            unit=m.unit,
+            n=m.n,
+            definition=m.definition,
+            note=m.note,
+            invalid=m.invalid,
+            lower=m.lower,
+            upper=m.upper,
+        )
         for name, m in measured.items()
     }
 
@@ -76,21 +89,10 @@ def trial_report(
         in_flight_max=flying.maximum,
         metrics=metric_reports(measured),
         client=ClientReport(
-            stamps=client.stamps,
-            reads=client.reads,
-            unstamped_reads=client.unstamped_reads,
-            shared_reads=client.shared_reads,
-            output_chunks=client.output_chunks,
-            cpu_seconds=client.cpu_seconds,
-            wall_seconds=client.wall_seconds,
+            **_alike(client),
             slip_p99_s=_seconds(client.slip_p99_ns),
             slip_max_s=_seconds(client.slip_max_ns),
             wake_lag_p99_s=_seconds(client.wake_lag_p99_ns),
-            realtime=client.realtime,
-            processes=client.processes,
-            cpu_total_seconds=client.cpu_total_seconds,
-            busiest=client.busiest,
-            retried=client.retried,
         ),
         slowest=tuple(_slow(record) for record in slowest([trial])),
         records=records_path,
@@ -103,30 +105,23 @@ def trial_report(
 
 def stored_trial(report: TrialReport, records: tuple[RequestRecord, ...], telemetry: Telemetry | None) -> Trial:
     """The trial that ``report`` is of, as far as metrics need it; None: its samples are not there."""
-    client = report.client
     return Trial(
         launch=report.launch,
         replay=report.replay,
         records=records,
         planned=report.planned,
         window=Window(report.window.start_ns, report.window.end_ns),
-        client=ClientStats(
-            stamps=client.stamps,
-            reads=client.reads,
-            unstamped_reads=client.unstamped_reads,
-            shared_reads=client.shared_reads,
-            output_chunks=client.output_chunks,
-            cpu_seconds=client.cpu_seconds,
-            wall_seconds=client.wall_seconds,
-            slip_p99_ns=None,
-            slip_max_ns=None,
-            wake_lag_p99_ns=None,
-        ),
+        client=ClientStats(**_alike(report.client), slip_p99_ns=None, slip_max_ns=None, wake_lag_p99_ns=None),
         telemetry=telemetry or Telemetry(notes=("the samples of the server are not beside the report",)),
         wall_start=report.wall_start,
         monotonic_start_ns=report.monotonic_start_ns,
         arm=report.arm,
     )
+
+
+def _alike(client: ClientStats | ClientReport) -> dict[str, Any]:
+    """What both have by the same name: all but times, which are stored in seconds."""
+    return {name: getattr(client, name) for name in _ALIKE}
 
 
 def _slow(record: RequestRecord) -> SlowRequest:

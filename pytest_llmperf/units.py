@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DIMENSIONS", "Quantity", "format_quantity", "parse_quantity"]
+__all__ = ["DIMENSIONS", "Quantity", "format_bounds", "format_quantity", "parse_quantity"]
 
 _TIME: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES: Final = {
@@ -97,6 +97,14 @@ def format_quantity(value: float | None, unit: str) -> str:
     if unit in ("count", "tok") and float(value).is_integer():
         return f"{value:,.0f}"
     return f"{_digits(value)} {unit}".removesuffix(" count")
+
+
+def format_bounds(lower: float, upper: float | None, unit: str) -> str:
+    """Where a value lies that is known by its bounds alone; ``upper`` None: nobody knows how far above ``lower``."""
+    if upper is None:
+        return f"> {format_quantity(lower, unit)}"
+    most = format_quantity(upper, unit)
+    return f"{format_quantity(lower, unit)}..{most}" if lower > 0 else f"≤ {most}"
 
 
 def _finite(value: float, unit: str, text: str) -> Quantity:

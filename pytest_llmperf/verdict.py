@@ -42,6 +42,9 @@ class Check:
     """Required confidence: launches judged, each on its own."""
     launches_shown: int | None = None
     """Launches that show what the verdict says; undecided: that show the limit met."""
+    lower: float | None = None
+    """Of a value that is known by the bucket of a histogram alone: it lies above this; see ``MetricReport``."""
+    upper: float | None = None
     written: str | None = None
     """The limit, of an expectation all of it."""
 

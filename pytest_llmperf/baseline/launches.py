@@ -20,6 +20,7 @@ def stored_launch(launch: LaunchValues, replays: int) -> StoredLaunch:
         n_tokens=launch.n_tokens,
         replays=replays,
         metrics={name: value if math.isfinite(value) else None for name, value in sorted(launch.metrics.items())},
+        sources=dict(launch.sources),
         time_to_ready_s=launch.metrics.get("time_to_ready"),
     )
 
@@ -33,4 +34,5 @@ def from_stored(launch: StoredLaunch, session: str) -> LaunchValues:
         n_requests=launch.n_requests,
         n_failed=launch.n_failed,
         n_tokens=launch.n_tokens,
+        sources=launch.sources,
     )

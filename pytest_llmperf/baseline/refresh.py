@@ -32,7 +32,7 @@ class Row:
     launches_before: int
     launches_after: int
     comparable: bool = True
-    """False where the definitions differ."""
+    """False where the definitions differ, or how it was measured."""
 
     @property
     def worse(self) -> bool | None:
@@ -69,7 +69,9 @@ def _row(
     except KeyError:  # of a later catalog
         return None
     (old, n_old), (new, n_new) = launch_mean(before, name), launch_mean(after, name)
-    same = definitions[0].get(name) == definitions[1].get(name) or not (old and new)
+    launches = [each for session in (*before, *after) for each in session.launches if name in each.metrics]
+    alike = definitions[0].get(name) == definitions[1].get(name) and len({e.sources.get(name) for e in launches}) < 2
+    same = alike or not (old and new)
     change = new / old - 1 if old and new is not None and same else None
     return Row(name, entry.unit, entry.better, old, new, change, n_old, n_new, same)
 

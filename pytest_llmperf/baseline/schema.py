@@ -33,6 +33,8 @@ class StoredLaunch(_Stored):
     replays: int = 1
     metrics: dict[str, float | None]
     """Name → value in base units; None where a quantile lies among failed requests (no finite value)."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Metric → how it was measured, where that was not the usual way: not comparable with those of another one."""
     time_to_ready_s: float | None = None
 
 

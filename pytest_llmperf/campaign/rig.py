@@ -25,7 +25,7 @@ from pytest_llmperf.samples import GPU_LOST, Telemetry
 from pytest_llmperf.server.launch import Launch, launch
 from pytest_llmperf.telemetry.machine import machine_facts
 from pytest_llmperf.telemetry.recorder import Recorder, record
-from pytest_llmperf.telemetry.start import observe_start
+from pytest_llmperf.telemetry.start import observe_start, with_start
 
 __all__ = ["Arm", "Observer", "Rig"]
 
@@ -104,7 +104,8 @@ class Rig:
                 watch=lambda pid: _watch(starting, pid, spec),
             )
             if starting:
-                live.start = replace(live.start, memory_bytes=_largest(starting[-1].telemetry))
+                most, whole = _largest(starting[-1].telemetry)
+                live.start = replace(live.start, memory_bytes=most, whole_gpus=whole)
             if (lost := _lost(starting)) is not None:
                 live.stop()
                 raise lost
@@ -116,6 +117,7 @@ class Rig:
         finally:
             self.observer.idle()
         live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec)
+        live.identity = with_start(live.identity, live.start)
         self._live = live
         return live
 
@@ -266,10 +268,10 @@ def _lost(starting: list[Recorder]) -> InfraError | None:
     return next((InfraError(note) for note in notes if note.startswith(GPU_LOST)), None)
 
 
-def _largest(telemetry: Telemetry) -> int | None:
-    """Most memory that the server had while it was watched."""
-    samples, _ = memory_series(telemetry)
-    return max((size for _, size in samples), default=None)
+def _largest(telemetry: Telemetry) -> tuple[int | None, bool]:
+    """Most memory that the server had while it was watched, and whether that is memory of whole GPUs."""
+    samples, note = memory_series(telemetry)
+    return max((size for _, size in samples), default=None), bool(samples and note)
 
 
 def _relative(path: Path | None, folder: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -92,7 +93,7 @@ def promotion(
             samples.append(samples_of(order, metrics_of(test.plan, replays, ()).values()))
             if any(trial.telemetry is not None and _inside(folder, trial.telemetry) is None for trial in own):
                 notes.append(f"launch {number}: its memory and CPU samples are not beside the report")
-                values = replace(values, metrics={**(_reported(own[0]) if len(own) == 1 else {}), **values.metrics})
+                values = _completed(values, own)
         elif len(own) > 1:
             raise UsageError(
                 f"{test.nodeid}: launch {number} has {len(own)} replays, and their records are not beside the report: "
@@ -120,7 +121,7 @@ def promotion(
         consequence=identity.consequence,
         launches=tuple(stored),
     )
-    definitions = {name: each.definition for trial in trials for name, each in trial.metrics.items()}
+    definitions = {name: each.definition.partition(":")[0] for trial in trials for name, each in trial.metrics.items()}
     held = {name: definitions.get(name) or metric(name).definition for launch in stored for name in launch.metrics}
     key = Key.of(identity, test.nodeid)
     return Promotion(key, identity, session, tuple(samples), held, tuple(notes))
@@ -146,8 +147,26 @@ def _inside(folder: Path, written: str | None) -> Path | None:
 
 def _without_records(order: int, own: TrialReport, start: StartUp) -> LaunchValues:
     """From the values that the report itself has."""
-    starts = {name: each.value for name, each in start_values([start]).items() if each.value is not None}
-    return LaunchValues(_reported(own) | starts, order, order, "", own.ok + own.failed, own.failed)
+    told = start_values([start])
+    starts = {name: each.value for name, each in told.items() if each.value is not None}
+    sources = _sources(own) | {name: each.source for name, each in told.items() if each.source}
+    metrics = _reported(own) | starts
+    return LaunchValues(metrics, order, order, "", own.ok + own.failed, own.failed, sources=sources)
+
+
+def _completed(values: LaunchValues, own: Sequence[TrialReport]) -> LaunchValues:
+    """With what the report itself says of a launch whose samples are gone; of several replays it says too little."""
+    if len(own) != 1:
+        return values
+    missing = {name: value for name, value in _reported(own[0]).items() if name not in values.metrics}
+    sources = {name: source for name, source in _sources(own[0]).items() if name in missing}
+    return replace(values, metrics={**missing, **values.metrics}, sources={**sources, **values.sources})
+
+
+def _sources(trial: TrialReport) -> dict[str, str]:
+    reported = _reported(trial)
+    told = {name: each.definition.partition(":")[2] for name, each in trial.metrics.items() if name in reported}
+    return {name: source for name, source in told.items() if source}
 
 
 def _reported(trial: TrialReport) -> dict[str, float]:
@@ -157,7 +176,7 @@ def _reported(trial: TrialReport) -> dict[str, float]:
 
 def _told(name: str, found: MetricReport) -> bool:
     """Whether there is something to store: a number, or a percentile that lies among failed requests."""
-    return found.value is not None or (found.n > 0 and metric(name).quantile is not None)
+    return found.lower is None and (found.value is not None or (found.n > 0 and metric(name).quantile is not None))
 
 
 def _start(report: RunReport, test: TestReport, number: int) -> StartUp:

@@ -10,7 +10,7 @@ from pytest_llmperf.engines.parameters import SETTABLE, Parameters, flag_problem
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Api
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = [
     "DTYPES",
@@ -36,8 +36,10 @@ DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 Evidence = Literal["run for real", "from documentation"]
 
-LogFact = Literal["kv_capacity_tokens", "max_concurrency", "compile_s", "weights_gib", "preempted", "error"]
-"""Facts of start-up, one number each, and lines that are counted (``preempted``) or kept (``error``)."""
+LogFact = Literal["kv_capacity_tokens", "max_concurrency", "compile_s", "preempted", "would_tell", "error"]
+"""Facts of start-up, one number each; how many requests were preempted (``preempted``: the sum of its numbers, 1 for a
+line without one), lines that are seen only where such a line would be too (``would_tell``), and lines that are kept
+(``error``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ class Engine:
     ``name{label=}`` only those count whose label is the name of the model."""
     log_patterns: Mapping[LogFact, tuple[str, ...]] = field(default_factory=dict)
     """What its log tells → regular expressions whose first group is the value; thousands separators are allowed."""
+    log_series: Mapping[Gauge, tuple[str, ...]] = field(default_factory=dict)
+    """What the lines tell that it writes to its log every so often under load; as ``log_patterns``, ``12.5%`` is 0.125.
+    A line is one of them where it tells of requests that run and wait."""
     reset_paths: tuple[str, ...] = ()
     """Empties the prefix cache, by POST: the first that answers 200."""
     profile_paths: tuple[str, str] | None = None

@@ -30,7 +30,6 @@ SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "waiting": ("llamacpp:requests_deferred",),
     "prefix_hits": ("llamacpp:prompt_tokens_cached_total",),
     "prompt_tokens": ("llamacpp:prompt_tokens_total",),
-    "generation_tokens": ("llamacpp:tokens_predicted_total",),
     "drafts": ("llamacpp:spec_decode_num_drafts_total",),
     "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
 }

@@ -45,7 +45,6 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_hits": ("lmdeploy:cached_tokens_total",),
     "prefix_queries": ("lmdeploy:prompt_tokens_total",),
     "prompt_tokens": ("lmdeploy:prompt_tokens_total",),
-    "generation_tokens": ("lmdeploy:generation_tokens_total",),
     "requests": ("lmdeploy:request_success_total",),
     "drafts": ("lmdeploy:spec_decode_num_drafts_total",),
     "accepted_tokens": ("lmdeploy:spec_decode_num_accepted_tokens_total",),

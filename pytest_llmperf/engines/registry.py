@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any, Final, get_args
@@ -12,7 +12,7 @@ from pytest_llmperf.engines.engine import Engine, LogFact
 from pytest_llmperf.engines.parameters import SETTABLE
 from pytest_llmperf.engines.table import ENGINES
 from pytest_llmperf.errors import ConfigError, nearest
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["GROUP", "add_installed", "register_engine"]
 
@@ -77,15 +77,21 @@ def _problems(engine: Engine) -> Iterator[tuple[str, str]]:
         yield "metrics_url", f"{url!r}: write a path, e.g. '/metrics', or ':8002/metrics' for another port"
     yield from _unknown("series", engine.series, get_args(Quantity))
     yield from _unknown("log_patterns", engine.log_patterns, get_args(LogFact))
-    for fact, patterns in engine.log_patterns.items():
+    yield from _unknown("log_series", engine.log_series, get_args(Gauge))
+    yield from _unreadable("log_patterns", engine.log_patterns)
+    yield from _unreadable("log_series", engine.log_series)
+
+
+def _unreadable(field: str, table: Mapping[Any, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
+    for name, patterns in table.items():
         for pattern in patterns:
             try:
                 groups = re.compile(pattern).groups
             except re.error as error:
-                yield "log_patterns", f"{fact}: {pattern!r} is no regular expression: {error}"
+                yield field, f"{name}: {pattern!r} is no regular expression: {error}"
             else:
                 if not groups:
-                    yield "log_patterns", f"{fact}: {pattern!r} has no group; put the value into (…)"
+                    yield field, f"{name}: {pattern!r} has no group; put the value into (…)"
 
 
 def _unknown(field: str, table: Any, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["SGLANG", "read_facts"]
 
@@ -53,19 +53,30 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_queries": ("sglang:prompt_tokens_total",),
     "prefix_hits": ("sglang:cached_tokens_total",),
     "prompt_tokens": ("sglang:prompt_tokens_total",),
-    "generation_tokens": ("sglang:generation_tokens_total",),
     "requests": ("sglang:num_requests_total",),
     "drafts": ("sglang:spec_verify_calls_total",),
     "acceptance_length": ("sglang:spec_accept_length",),
     "ttft": ("sglang:time_to_first_token_seconds",),
     "queue_wait": ("sglang:queue_time_seconds", "sglang:queue_time_s"),
-    "tpot": ("sglang:request_time_per_output_token_seconds",),
     "e2e": ("sglang:e2e_request_latency_seconds",),
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     "kv_capacity_tokens": (r"max_total_num_tokens=(\d+)",),
-    "preempted": (r"(KV cache pool is full\. Retract requests)",),
+    # "KV cache pool is full. Retract requests." (0.5), "Decode out of memory happened." (0.4): managers/scheduler.py,
+    # in every process of a tensor parallel group, of which the first one counts.
+    "preempted": (r"^(?!.* TP[1-9]\d*[\] ]).*#retracted_reqs: (\d+)",),
+    "would_tell": (r"((?:Decode|Prefill) batch)[.,] ",),
     "error": (r"(^\[\d{4}-\d\d-\d\d [^\]]*\] .*(?:Error|Exception)\b.*)",),
+}
+
+
+# managers/scheduler_components/metrics_reporter.py (0.5.23); of hybrid models the usage of full attention comes first.
+_LOG_SERIES: Final[Mapping[Gauge, tuple[str, ...]]] = {
+    "prompt_throughput": (r"input throughput \(token/s\): ([\d.]+)",),
+    "generation_throughput": (r"gen throughput \(token/s\): ([\d.]+)",),
+    "running": (r"#running-req: (\d+)",),
+    "waiting": (r"#queue-req: (\d+)",),
+    "kv_usage": (r"token usage: ([\d.]+)",),
 }
 
 
@@ -186,6 +197,7 @@ SGLANG: Final = Engine(
     metrics_url="/metrics",
     series=_SERIES,
     log_patterns=_LOG,
+    log_series=_LOG_SERIES,
     reset_paths=("/flush_cache",),
     profile_paths=("/start_profile", "/stop_profile"),
 )

@@ -28,10 +28,8 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "running": ("tgi_batch_current_size",),
     "waiting": ("tgi_queue_size",),
     "prompt_tokens": ("tgi_request_input_length_sum",),
-    "generation_tokens": ("tgi_request_generated_tokens_sum",),
     "requests": ("tgi_request_success",),
     "queue_wait": ("tgi_request_queue_duration",),
-    "tpot": ("tgi_request_mean_time_per_token_duration",),
     "e2e": ("tgi_request_duration",),
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {"error": (r"(\bERROR\b.*)",)}

@@ -50,13 +50,11 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_queries": ("trtllm_prompt_tokens_total",),
     "prefix_hits": ("trtllm_prompt_cached_tokens_total",),
     "prompt_tokens": ("trtllm_prompt_tokens_total",),
-    "generation_tokens": ("trtllm_generation_tokens_total",),
     "requests": ("trtllm_request_success_total", "request_success_total"),
     "ttft": ("trtllm_time_to_first_token_seconds", "time_to_first_token_seconds"),
     "queue_wait": ("trtllm_request_queue_time_seconds", "request_queue_time_seconds"),
     "prefill_time": ("trtllm_request_prefill_time_seconds",),
     "decode_time": ("trtllm_request_decode_time_seconds",),
-    "tpot": ("trtllm_time_per_output_token_seconds", "time_per_output_token_seconds"),
     "e2e": ("trtllm_e2e_request_latency_seconds", "e2e_request_latency_seconds"),
 }
 

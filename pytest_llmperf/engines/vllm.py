@@ -20,7 +20,7 @@ from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
 from pytest_llmperf.engines.parameters import Flag, arguments, before
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.samples import Quantity
+from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["VLLM", "read_facts"]
 
@@ -69,7 +69,6 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "prompt_tokens": ("vllm:prompt_tokens_total",),
-    "generation_tokens": ("vllm:generation_tokens_total",),
     "requests": ("vllm:request_success_total",),
     "drafts": ("vllm:spec_decode_num_drafts_total",),
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
@@ -77,19 +76,26 @@ _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "queue_wait": ("vllm:request_queue_time_seconds",),
     "prefill_time": ("vllm:request_prefill_time_seconds",),
     "decode_time": ("vllm:request_decode_time_seconds",),
-    # Not time_per_output_token_seconds of old: that was observed for every step, as inter_token_latency_seconds is.
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
     "e2e": ("vllm:e2e_request_latency_seconds",),
 }
 _LOG: Final[Mapping[LogFact, tuple[str, ...]]] = {
     "kv_capacity_tokens": (r"KV cache size: ([\d,]+) tokens",),
     "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x",),
     "compile_s": (r"\(compilation: ([\d.]+) s\)", r"torch\.compile (?:took|takes) ([\d.]+) s in total"),
-    # 0.6.6 and 0.7.3 (worker/model_runner.py) write GB and mean GiB.
-    "weights_gib": (r"Model loading took ([\d.]+) Gi?B", r"Loading model weights took ([\d.]+) GB"),
-    # The first is of the V0 engine: core/scheduler.py of 0.6.6 to 0.8.0.
-    "preempted": (r"(is preempted by \S+ mode)", r"Preemptions: ([1-9]\d*)"),
+    # No line shows that there were none: before 0.12 it has no such part, and 0.12 and later set the number back before
+    # they look at it (v1/metrics/loggers.py, log() and _update_stats()). 0.7 and older warn of every fiftieth only.
+    "preempted": (r"Preemptions: (\d+)",),
     "error": (r"((?:ERROR|CRITICAL) \d\d-\d\d .*)",),
+}
+
+
+# v1/metrics/loggers.py; 0.6.6 says "Pending" for what waits, and its engine has other states too.
+_LOG_SERIES: Final[Mapping[Gauge, tuple[str, ...]]] = {
+    "prompt_throughput": (r"Avg prompt throughput: ([\d.]+) tokens/s",),
+    "generation_throughput": (r"Avg generation throughput: ([\d.]+) tokens/s",),
+    "running": (r"Running: (\d+) reqs",),
+    "waiting": (r"Waiting: (\d+) reqs",),
+    "kv_usage": (r"KV cache usage: ([\d.]+%)",),
 }
 
 
@@ -219,6 +225,7 @@ VLLM: Final = Engine(
     metrics_url="/metrics",
     series=_SERIES,
     log_patterns=_LOG,
+    log_series=_LOG_SERIES,
     reset_paths=("/reset_prefix_cache",),
     profile_paths=("/start_profile", "/stop_profile"),
     evidence="run for real",

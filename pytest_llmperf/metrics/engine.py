@@ -1,85 +1,44 @@
 """What the engine states of itself while a load ran, as metrics. An absent source is "not measured", never 0.
 
-Its counters and histograms only grow, so a window is the difference of two pages: of the last one at or before its
-start and the first one at or after its end, where there are such. What the difference spans is said with the value.
+What the difference of two pages spans is said with the value.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
-from pytest_llmperf.catalog import Metric, metric
+from pytest_llmperf.catalog import ENGINE_FAMILIES, Metric, metric
+from pytest_llmperf.metrics.growth import growth, histogram_growth, is_several, pages_of, pooled
 from pytest_llmperf.records import Trial
-from pytest_llmperf.samples import COUNTERS, Buckets, EngineSample, Quantity
+from pytest_llmperf.samples import Buckets, Counter, Gauge
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
-from pytest_llmperf.units import format_quantity
+from pytest_llmperf.units import format_bounds
 
-__all__ = [
-    "ENGINE_FAMILIES",
-    "Growth",
-    "bucket_quantile",
-    "engine_latency",
-    "engine_values",
-    "falls",
-    "growth",
-    "mean_growth",
-]
+__all__ = ["SEVERAL_SERVERS", "Bucketed", "bucket_quantile", "engine_latency", "engine_values"]
 
-ENGINE_FAMILIES: Final[dict[str, Quantity]] = {"queue_wait": "queue_wait", "prefill_time": "prefill_time"}
-"""Latency families that only the engine can state → its histogram."""
-
-_SEVERAL: Final = 2
 SEVERAL_SERVERS: Final = (
     "the engine's counters go up and down: several servers answer at this address, one after the other"
 )
+COUNTED: Final = "engine-counters"
+LOGGED: Final = "log"
+"""Sources of metrics that may come from elsewhere."""
 _RATES_APART: Final = 0.05
+_FEWEST: Final = 2
+"""Bounds of a histogram that says anything of quantiles."""
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """How much counters grew over ``seconds``."""
+class Bucketed:
+    """A quantile that is known to lie above ``lower`` (in the lowest bucket, at 0: at or above it), and at or below
+    ``upper``; None: nobody knows how far above."""
 
-    by: dict[Quantity, float]
-    seconds: float
-
-
-def falls(samples: Iterable[EngineSample]) -> int:
-    """How often a counter or histogram was lower than on the page before: a restart, or another server."""
-
-    def fell(before: EngineSample, after: EngineSample) -> bool:
-        numbers = [(before.values[q], after.values[q]) for q in before.values.keys() & after.values.keys() & COUNTERS]
-        both = before.histograms.keys() & after.histograms.keys()
-        numbers += [(before.histograms[q].count, after.histograms[q].count) for q in both]
-        return any(later < earlier for earlier, later in numbers)
-
-    return sum(fell(*pair) for pair in pairwise(samples))
-
-
-def growth(trial: Trial, quantities: Sequence[Quantity], *, whole: bool = False) -> Growth | None:
-    """Growth of ``quantities`` around the window, or over the ``whole`` load. After a fall a counter began at 0.
-
-    None where fewer than two pages state all of them, or the pages are of several servers.
-    """
-    told = [s for s in trial.telemetry.engine if all(quantity in s.values for quantity in quantities)]
-    used = told if whole else _around(trial, told)
-    if len(used) < 2 or _several(trial):
-        return None
-    by = {
-        quantity: sum(_rise(before.values[quantity], after.values[quantity]) for before, after in pairwise(used))
-        for quantity in quantities
-    }
-    return Growth(by, (used[-1].t_ns - used[0].t_ns) / 1e9)
-
-
-def mean_growth(trial: Trial, name: Quantity) -> float | None:
-    """Mean in seconds of what a histogram observed over the whole load; None where it is not told."""
-    found = _histogram(trial, name, whole=True)
-    return found[0].total / found[0].count if found and found[0].count > 0 else None
+    value: float
+    lower: float
+    upper: float | None
 
 
 def engine_values(trials: Sequence[Trial], hit_rate: MetricValue) -> dict[str, MetricValue]:
@@ -98,98 +57,55 @@ def engine_values(trials: Sequence[Trial], hit_rate: MetricValue) -> dict[str, M
 
 def engine_latency(which: Metric, trials: Sequence[Trial]) -> MetricValue:
     """Mean (exact: sum / count) or percentile (interpolated in the buckets) of one of ``ENGINE_FAMILIES``."""
-    name = ENGINE_FAMILIES[which.family.name]
-    grown = [found for trial in trials if (found := _histogram(trial, name))]
-    pooled = _pooled([histogram for histogram, _ in grown])
-    if pooled is None:
+    name = next(each for each in ENGINE_FAMILIES if each == which.family.name)
+    grown = [found for trial in trials if (found := histogram_growth(trial, name))]
+    added = pooled([histogram for histogram, _ in grown])
+    if added is None:
         return _absent(which, trials, any(name in s.histograms for t in trials for s in t.telemetry.engine))
-    count = round(pooled.count)
+    count = round(added.count)
     if count < 1:
         return MetricValue(which, None, 0, "the engine finished no request between its pages")
     note = _span(math.fsum(seconds for _, seconds in grown), trials)
     if which.quantile is None:
-        return MetricValue(which, pooled.total / pooled.count, count, note)
-    value, limit = bucket_quantile(pooled, which.quantile)
-    if value is None:
-        return MetricValue(which, None, count, f"not known from the engine's buckets: {limit}")
-    return MetricValue(which, value, count, f"from buckets; {note}")
+        return MetricValue(which, added.total / added.count, count, note)
+    lies = bucket_quantile(added, which.quantile)
+    if lies is None:
+        return MetricValue(which, None, count, "the engine's histogram has no buckets, or they changed")
+    note = f"{format_bounds(lies.lower, lies.upper, which.unit)} by the engine's buckets; {note}"
+    return MetricValue(which, lies.value, count, note, lower=lies.lower, upper=lies.upper)
 
 
-def bucket_quantile(buckets: Buckets, q: float) -> tuple[float | None, str]:
-    """The ``q``-quantile as Prometheus' ``histogram_quantile`` has it, linear within its bucket, and where it lies.
-
-    None where it lies in the lowest bucket or the infinite one: these say nothing but a bound.
-    """
-    if len(buckets.bounds) < 2:
-        return None, "it states none, or they changed"
+def bucket_quantile(buckets: Buckets, q: float) -> Bucketed | None:
+    """The ``q``-quantile as Prometheus' ``histogram_quantile`` has it: linear within its bucket, from 0 in the lowest
+    one; the second highest bound where it lies above. None without buckets."""
+    if len(buckets.bounds) < _FEWEST:
+        return None
     rank = q * buckets.count
-    below, lower = 0.0, None
+    below, lower = 0.0, 0.0
     for bound, cumulative in zip(buckets.bounds, buckets.counts, strict=True):
-        if cumulative >= rank and math.isfinite(bound):
-            if lower is None:
-                return None, f"at most {format_quantity(bound, 's')}, its lowest bucket"
-            share = (rank - below) / (cumulative - below) if cumulative > below else 1.0
-            return lower + (bound - lower) * share, ""
-        if math.isfinite(bound):
-            below, lower = max(below, cumulative), bound
-    return None, "more than its highest bound" if lower is None else f"more than {format_quantity(lower, 's')}"
-
-
-def _around(trial: Trial, samples: Sequence[EngineSample]) -> Sequence[EngineSample]:
-    """From the last at or before the start of the window to the first at or after its end."""
-    before = [at for at, sample in enumerate(samples) if sample.t_ns <= trial.window.start_ns]
-    after = [at for at, sample in enumerate(samples) if sample.t_ns >= trial.window.end_ns]
-    return samples[max(before, default=0) : min(after, default=len(samples)) + 1]
-
-
-def _several(trial: Trial) -> bool:
-    return falls(trial.telemetry.engine) >= _SEVERAL
-
-
-def _rise(before: float, after: float) -> float:
-    return after - before if after >= before else after
-
-
-def _histogram(trial: Trial, name: Quantity, *, whole: bool = False) -> tuple[Buckets, float] | None:
-    """What was added to a histogram around the window, and over how many seconds."""
-    told = [sample for sample in trial.telemetry.engine if name in sample.histograms]
-    used = told if whole else _around(trial, told)
-    if len(used) < 2 or _several(trial):
-        return None
-    steps = [_step(a.histograms[name], b.histograms[name]) for a, b in pairwise(used)]
-    pooled = _pooled(steps)
-    return None if pooled is None else (pooled, (used[-1].t_ns - used[0].t_ns) / 1e9)
-
-
-def _step(before: Buckets, after: Buckets) -> Buckets:
-    if after.count < before.count:  # restarted
-        return after
-    same = before.bounds == after.bounds
-    counts = tuple(b - a for a, b in zip(before.counts, after.counts, strict=True)) if same else ()
-    return Buckets(after.count - before.count, after.total - before.total, after.bounds if same else (), counts)
-
-
-def _pooled(parts: Sequence[Buckets]) -> Buckets | None:
-    """The sum; without buckets where their bounds differ."""
-    if not parts:
-        return None
-    bounds = parts[0].bounds if len({part.bounds for part in parts}) == 1 else ()
-    counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True))) if bounds else ()
-    return Buckets(sum(part.count for part in parts), math.fsum(part.total for part in parts), bounds, counts)
+        if math.isinf(bound):
+            break
+        if cumulative >= rank:
+            return Bucketed(lower + (bound - lower) * (rank - below) / (cumulative - below), lower, bound)
+        below, lower = cumulative, bound
+    return Bucketed(lower, lower, None)
 
 
 def _kv_usage(trials: Sequence[Trial]) -> MetricValue:
     which = metric("kv_usage_p95")
+    telling = [(t, s) for t in trials for s in t.telemetry.engine if "kv_usage" in s.values]
+    logged = all(sample.logged for _, sample in telling)  # a page goes before the log
     inside = [
         sample.values["kv_usage"]
-        for trial in trials
-        for sample in trial.telemetry.engine
-        if "kv_usage" in sample.values and trial.window.start_ns <= sample.t_ns <= trial.window.end_ns
+        for trial, sample in telling
+        if sample.logged is logged and trial.window.start_ns <= sample.t_ns <= trial.window.end_ns
     ]
     if not inside:
-        told = any("kv_usage" in sample.values for trial in trials for sample in trial.telemetry.engine)
-        return _absent(which, trials, told, "none of the engine's pages fell into the window: make the load longer")
-    return MetricValue(which, quantile(sorted(inside), 0.95), len(inside), _left_out(trials, "kv_usage"))
+        none = f"none of the engine's {'log lines' if logged else 'pages'} fell into the window: make the load longer"
+        return _absent(which, trials, bool(telling), none)
+    said = "by lines of the server's log" if logged else None
+    note = "; ".join(filter(None, (said, _left_out(trials, "kv_usage")))) or None
+    return MetricValue(which, quantile(sorted(inside), 0.95), len(inside), note, source=LOGGED if logged else "")
 
 
 def _capacity(trials: Sequence[Trial]) -> MetricValue:
@@ -201,18 +117,17 @@ def _capacity(trials: Sequence[Trial]) -> MetricValue:
 
 def _preemptions(trials: Sequence[Trial]) -> MetricValue:
     """By the counter over the whole load; where it has none, by the lines of the log. Per load."""
-    name: Quantity = "preemptions"
+    name: Counter = "preemptions"
     which = metric(name)
     counted = [grown.by[name] for t in trials if (grown := growth(t, [name], whole=True))]
     logged = [float(n) for trial in trials if (n := trial.telemetry.preemption_warnings) is not None]
-    found, source = (counted, None) if counted else (logged, "lines of the server's log that say so")
+    found, said = (counted, None) if counted else (logged, "as the server's log counts them")
     if not found:
         return _absent(which, trials, any(name in s.values for t in trials for s in t.telemetry.engine))
     mean = f"mean of {len(found)} loads" if len(found) > 1 else None
     missing = f"not known of {len(trials) - len(found)} of {len(trials)} loads" if len(found) < len(trials) else None
-    return MetricValue(
-        which, sum(found) / len(found), len(found), "; ".join(filter(None, (source, mean, missing))) or None
-    )
+    note = "; ".join(filter(None, (said, mean, missing))) or None
+    return MetricValue(which, sum(found) / len(found), len(found), note, source=LOGGED if said else "")
 
 
 def _hit_rate(trials: Sequence[Trial], usage: MetricValue) -> MetricValue:
@@ -225,7 +140,7 @@ def _hit_rate(trials: Sequence[Trial], usage: MetricValue) -> MetricValue:
         return usage
     if usage.value is None or usage.untold:
         note = f"by the engine's counters; {_span(seconds, trials)}"
-        return MetricValue(usage.metric, rate, round(looked_up), note)
+        return MetricValue(usage.metric, rate, round(looked_up), note, source=COUNTED)
     if abs(rate - usage.value) <= _RATES_APART:
         return usage
     apart = f"by the requests' usage; the engine's counters say {rate:.3g}, {_span(seconds, trials)}"
@@ -251,14 +166,14 @@ def _acceptance(trials: Sequence[Trial]) -> MetricValue:
     ]
     if stated:
         return MetricValue(which, math.fsum(stated) / len(stated), len(stated), "mean of what its pages state")
-    told = any("drafts" in sample.values for trial in trials for sample in trial.telemetry.engine)
-    verified = any(grown.by["drafts"] > 0 for trial in trials if (grown := growth(trial, ["drafts"])))
-    if verified:
-        return _absent(which, trials, told, "drafts were verified, but how many were accepted is not stated")
-    return _absent(which, trials, told, "no draft was verified: it does not decode speculatively")
+    drafted = [grown.by["drafts"] for trial in trials if (grown := growth(trial, ["drafts"]))]
+    none = "no draft was verified: it does not decode speculatively"
+    return _absent(
+        which, trials, bool(drafted), "it counts drafts, and not what was accepted" if any(drafted) else none
+    )
 
 
-def _ratio(trials: Sequence[Trial], over: Quantity, under: Quantity) -> tuple[float, float, float] | None:
+def _ratio(trials: Sequence[Trial], over: Counter, under: Counter) -> tuple[float, float, float] | None:
     """Ratio of two counters' growth, the lower one, and the seconds; None where the lower one did not grow."""
     grown = [found for trial in trials if (found := growth(trial, [over, under]))]
     below = sum(found.by[under] for found in grown)
@@ -272,7 +187,7 @@ def _span(seconds: float, trials: Sequence[Trial]) -> str:
     return f"over {seconds:.3g} s around the window of {window:.3g} s"
 
 
-def _left_out(trials: Sequence[Trial], quantity: Quantity) -> str | None:
+def _left_out(trials: Sequence[Trial], quantity: Gauge) -> str | None:
     silent = sum(not any(quantity in sample.values for sample in trial.telemetry.engine) for trial in trials)
     return f"not known of {silent} of {len(trials)} loads" if silent else None
 
@@ -281,8 +196,8 @@ def _absent(
     which: Metric, trials: Sequence[Trial], told: bool, otherwise: str = "fewer than two pages of the engine's metrics"
 ) -> MetricValue:
     """No number, and why. ``told``: pages state it, and ``otherwise`` says why that is not enough."""
-    pages = any(trial.telemetry.engine for trial in trials)
-    if any(map(_several, trials)):
+    pages = any(map(pages_of, trials))
+    if any(map(is_several, trials)):
         why = SEVERAL_SERVERS
     elif told:
         why = otherwise

@@ -18,6 +18,8 @@ class LoadFacts:
     """Requests per second in open loop; None in closed loop."""
     concurrency: int | None = None
     """Requests in flight in closed loop; None in open loop."""
+    targeted: bool = False
+    """Whether the server ran already: then several may answer at its address."""
     shared_prefix: bool = False
     """Whether the workload asks for prompts with a common beginning."""
     recorded: bool = False

@@ -39,7 +39,8 @@ def energy_value(trials: Sequence[Trial]) -> MetricValue:
     if tokens <= 0:
         return MetricValue(which, None, samples, "no output tokens between the samples")
     value = sum(spent.joules for spent in known) / tokens * 1e6
-    return MetricValue(which, value, samples, _INTEGRATED if integrated else None)
+    note, source = (_INTEGRATED, "power") if integrated else (None, "")
+    return MetricValue(which, value, samples, note, source=source)
 
 
 def cost_value(throughput: MetricValue, usd_per_hour: float | None) -> MetricValue:
@@ -49,7 +50,8 @@ def cost_value(throughput: MetricValue, usd_per_hour: float | None) -> MetricVal
         return MetricValue(which, None, 0, "no price is known of the server's GPUs: set it in [tool.llmperf.prices]")
     if not throughput.value:
         return MetricValue(which, None, throughput.n, throughput.note or "no output tokens in the window")
-    return MetricValue(which, usd_per_hour / 3600 / throughput.value * 1e6, throughput.n, throughput.note)
+    value = usd_per_hour / 3600 / throughput.value * 1e6
+    return MetricValue(which, value, throughput.n, throughput.note, source=throughput.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_llmperf.metrics.engine import SEVERAL_SERVERS, falls, growth, mean_growth
+from pytest_llmperf.metrics.engine import SEVERAL_SERVERS
 from pytest_llmperf.metrics.facts import LoadFacts
+from pytest_llmperf.metrics.growth import falls, growth, mean_growth, pages_of
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
 from pytest_llmperf.units import format_quantity
 
@@ -37,9 +38,9 @@ class Observed:
 
 def observed(trial: Trial, facts: LoadFacts) -> Observed:
     """Restarts, other clients, hits in the prefix cache that the load did not ask for, errors in the log."""
-    fell = falls(trial.telemetry.engine)
+    fell = falls(pages_of(trial))
     reasons, notes = _cached(trial, facts)
-    if fell == 1:
+    if fell == 1 or (fell and not facts.targeted):  # the server that we started is the only one at its address
         reasons.append("the engine's counters fell while the load ran: the server was restarted; run it again")
     elif fell:
         notes.append(SEVERAL_SERVERS)
@@ -61,7 +62,8 @@ def _others(trial: Trial) -> tuple[list[str], list[str]]:
     """
     sent = [record for record in trial.records if record.sent_ns is not None]
     ours = len(sent) + trial.client.retried
-    first = trial.telemetry.engine[0].values if trial.telemetry.engine else {}
+    pages = pages_of(trial)
+    first = pages[0].values if pages else {}
     earlier = first.get("running", 0.0) + first.get("waiting", 0.0)
     grown = growth(trial, ["requests"], whole=True)
     if grown is not None:

@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics.gpu import energy_value
 from pytest_llmperf.metrics.rates import tokens_between
+from pytest_llmperf.metrics.start import WHOLE_GPUS
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import Telemetry
 from pytest_llmperf.stats.value import MetricValue
@@ -56,7 +55,9 @@ def resource_values(trials: Sequence[Trial]) -> dict[str, MetricValue]:
     sizes = [size for samples, _ in series for _, size in samples]
     peak = metric("peak_memory")
     return {
-        "peak_memory": MetricValue(peak, max(sizes), len(sizes), note) if sizes else MetricValue(peak, None, 0, absent),
+        "peak_memory": MetricValue(peak, max(sizes), len(sizes), note, source=WHOLE_GPUS if note else "")
+        if sizes
+        else MetricValue(peak, None, 0, absent),
         "memory_growth": _growth(trials, [samples for samples, _ in series], note, absent),
         "cpu_seconds_per_mtok": _cpu(trials, absent),
         "energy_per_mtok": energy_value(trials),
@@ -76,7 +77,8 @@ def _growth(trials: Sequence[Trial], series: Sequence[_Series], note: str | None
     if not long:
         short = f"a slope needs samples over {_SHORTEST_NS / 1e9:.0f} s of a window; measure for longer"
         return MetricValue(which, None, 0, short)
-    return MetricValue(which, max(map(_slope, long)), sum(map(len, long)), note)
+    source = WHOLE_GPUS if note else ""
+    return MetricValue(which, max(map(_slope, long)), sum(map(len, long)), note, source=source)
 
 
 def _slope(samples: _Series) -> float:
@@ -85,6 +87,8 @@ def _slope(samples: _Series) -> float:
     One step, such as a work space that the first large batch needs, does not move it; a leak that lasts
     does (Theil 1950, Sen 1968).
     """
+    import numpy as np  # the command line shows reports without it
+
     thinned = np.array(samples[:: math.ceil(len(samples) / _MOST_SAMPLES)], dtype=float)
     before, after = np.triu_indices(len(thinned), k=1)
     seconds, sizes = ((thinned[after] - thinned[before]) / (1e9, 1.0)).T

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pytest_llmperf.catalog import FAMILIES, METRICS, metric
-from pytest_llmperf.metrics.engine import ENGINE_FAMILIES, engine_latency, engine_values
+from pytest_llmperf.catalog import ENGINE_FAMILIES, FAMILIES, METRICS, metric
+from pytest_llmperf.metrics.engine import engine_latency, engine_values
 from pytest_llmperf.metrics.latency import Pool, latency_value, pool
 from pytest_llmperf.metrics.rates import rate_values
 from pytest_llmperf.metrics.reads import GAP_FAMILIES, gap_fault
 from pytest_llmperf.metrics.request import e2e, tpot, ttft
 from pytest_llmperf.metrics.resources import resource_values
-from pytest_llmperf.records import Outcome, Phase, RequestRecord, Trial
+from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource, Trial
 from pytest_llmperf.stats.value import MetricValue
 
 __all__ = ["MEASURED", "Counts", "InFlight", "MetricValue", "counts", "in_flight", "measure", "slowest"]
@@ -38,6 +38,14 @@ MEASURED: Final[tuple[str, ...]] = (
     "energy_per_mtok",
 )
 """What ``measure`` has a source for; other percentiles of the families too."""
+
+
+_OF_TOKENS: Final = frozenset(
+    {"tpot", "itl", "output_throughput", "total_throughput", "cpu_seconds_per_mtok", "energy_per_mtok"}
+)
+"""Families that rest on how many tokens there were."""
+RECOUNTED: Final = "tokenizer"
+"""Their source where the server states no counts: a tokenizer's count of a whole text is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +97,27 @@ def measure(
             found[name] = latency_value(entry, pools[family])
         else:
             found[name] = scalars.get(name) or MetricValue(entry, None, 0, "nothing in this run measures it")
+    if _mostly_recounted(records):
+        on_tokens = not {"tpot", "itl"}.isdisjoint(slo or ())
+        found = {n: _of_source(v, RECOUNTED) if _rests_on_tokens(n, on_tokens) else v for n, v in found.items()}
     fault = gap_fault(trial.client for trial in trials)
     if fault is None:
         return found
     on_gaps = not GAP_FAMILIES.isdisjoint(slo or ())
     return {name: _invalid(value, fault) if _rests_on_gaps(name, on_gaps) else value for name, value in found.items()}
+
+
+def _mostly_recounted(records: Sequence[RequestRecord]) -> bool:
+    ok = [record for record in records if record.outcome is Outcome.OK]
+    return 2 * sum(record.token_source is TokenSource.TOKENIZER for record in ok) > len(ok)
+
+
+def _rests_on_tokens(name: str, limits_on_tokens: bool) -> bool:
+    return metric(name).family.name in _OF_TOKENS or (limits_on_tokens and name in ("goodput", "goodput_share"))
+
+
+def _of_source(value: MetricValue, source: str) -> MetricValue:
+    return replace(value, source="+".join(filter(None, (value.source, source))))
 
 
 def _rests_on_gaps(name: str, limits_on_gaps: bool) -> bool:

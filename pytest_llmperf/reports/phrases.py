@@ -8,7 +8,7 @@ from typing import Final
 
 from pytest_llmperf.gate import Check, VerdictName
 from pytest_llmperf.result import MetricReport, TestReport
-from pytest_llmperf.units import format_quantity
+from pytest_llmperf.units import format_bounds, format_quantity
 
 __all__ = [
     "MARKS",
@@ -62,6 +62,10 @@ def check_line(check: Check) -> str:
     )
     value = "∞" if check.value is None else format_quantity(check.value, check.unit)
     limit = check.written or format_quantity(check.limit, check.unit)
+    if check.lower is not None:
+        beyond = "within" if check.verdict == "PASS" else "beyond"
+        lies = format_bounds(check.lower, check.upper, check.unit)
+        return f"{check.metric} {lies}, {beyond} {limit}  (n={check.n:,}, by the engine's buckets)"
     rest = [f"n={check.n:,}"]
     if check.beyond is not None:
         rest.append(f"{check.beyond:,} beyond")
@@ -116,6 +120,8 @@ def cell_text(entry: MetricReport | None) -> str:
         return "n/a"
     if entry.invalid is not None:
         return "invalid"
+    if entry.lower is not None:
+        return format_bounds(entry.lower, entry.upper, entry.unit)
     # A percentile without a finite value, but with values, lies among the failed requests.
     return "∞" if entry.value is None and entry.n else format_quantity(entry.value, entry.unit)
 

@@ -60,7 +60,7 @@ def gate(launches: Sequence[LaunchValues], prior: Mapping[str, tuple[float, floa
     names, rows, not_gated = [], [], {}
     for name in _family(launches, config):
         row = _row(name)
-        why = _too_few(launches, row)
+        why = _unlike(launches, name) or _too_few(launches, row)
         if why is not None:
             not_gated[name] = why
             continue
@@ -133,6 +133,14 @@ def _row(name: str) -> GateRow:
     if row is None:
         raise ValueError(f"{name} cannot be gated: {why_not_gateable(name)}")
     return row
+
+
+def _unlike(launches: Sequence[LaunchValues], name: str) -> str | None:
+    sources = sorted({each.sources.get(name, "") for each in launches if name in each.metrics})
+    if len(sources) < 2:
+        return None
+    named = " and ".join(f"{metric(name).definition}{':' if source else ''}{source}" for source in sources)
+    return f"is measured differently in different launches ({named}): these are not comparable"
 
 
 def _too_few(launches: Sequence[LaunchValues], row: GateRow) -> str | None:

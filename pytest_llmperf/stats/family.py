@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from pytest_llmperf.catalog import FAMILIES, metric
+from pytest_llmperf.catalog import ENGINE_FAMILIES, FAMILIES, metric
 from pytest_llmperf.stats.launches import Tolerance
 
 __all__ = ["GateRow", "default_family", "gate_row", "why_not_gateable"]
@@ -91,7 +91,8 @@ _WHY_NOT: Final[dict[str, str]] = {
 def gate_row(name: str) -> GateRow | None:
     """The row of a metric; None where it cannot be gated. Raises KeyError for a name that the catalog does not know."""
     entry = metric(name)
-    if name in _ROWS or entry.family.name not in FAMILIES:
+    in_buckets = entry.family.name in ENGINE_FAMILIES and entry.quantile is not None
+    if name in _ROWS or entry.family.name not in FAMILIES or in_buckets:
         return _ROWS.get(name)
     return _BY_STATISTIC.get(name.removeprefix(f"{entry.family.name}_"))
 
@@ -99,6 +100,8 @@ def gate_row(name: str) -> GateRow | None:
 def why_not_gateable(name: str) -> str:
     """For a metric without a row: why, and what to do instead. Raises KeyError for an unknown name."""
     family = metric(name).family.name
+    if family in ENGINE_FAMILIES:
+        return f"the engine tells only which of its buckets it lies in, and no change inside one; gate {family}_mean"
     if family in FAMILIES:
         return f"the noise of this percentile is not known; gate {family}_p50, _p90, _p95, _p99 or _mean"
     return _WHY_NOT.get(name, _RATIO)

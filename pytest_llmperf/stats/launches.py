@@ -36,6 +36,8 @@ class LaunchValues:
     n_failed: int
     n_tokens: int | None = None
     """Output tokens of the ok requests; None where unknown."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Metric → how it was measured, of those that were not measured in the usual way; see ``MetricValue.source``."""
 
     @property
     def n_ok(self) -> int:

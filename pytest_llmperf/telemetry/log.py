@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, final
 
@@ -14,7 +16,7 @@ from pytest_llmperf.engines.engine import LogFact
 from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
-from pytest_llmperf.samples import EngineSample, StartUp
+from pytest_llmperf.samples import EngineSample, Gauge, Quantity, StartUp
 
 __all__ = ["LogWatch", "log_facts", "plain_lines", "start_facts"]
 
@@ -24,7 +26,7 @@ _PIECE: Final = 1024 * 1024
 _LONGEST_LINE: Final = 65536
 _ERRORS_KEPT: Final = 5
 _SHOWN: Final = 300
-_COUNTED: Final[frozenset[LogFact]] = frozenset({"preempted", "error"})
+_COUNTED: Final[frozenset[LogFact]] = frozenset({"preempted", "would_tell", "error"})
 
 
 def plain_lines(text: str) -> Iterator[str]:
@@ -41,8 +43,8 @@ def log_facts(lines: Iterable[str], patterns: Mapping[LogFact, tuple[str, ...]])
     found: dict[LogFact, float] = {}
     for line in lines:
         for fact, expressions in compiled.items():
-            match = next((match for each in expressions if (match := each.search(line))), None)
-            value = None if match is None else _number(match[1])
+            said = _first(expressions, line)
+            value = None if said is None else _number(said)
             if value is not None:
                 found[fact] = max(value, found.get(fact, value))
     return found
@@ -60,6 +62,7 @@ def start_facts(start: StartUp, engine: Engine, log_text: str, sample: EngineSam
         start,
         compile_s=told.get("compile_s") if start.compile_s is None else start.compile_s,
         kv_capacity_tokens=capacity if start.kv_capacity_tokens is None else start.kv_capacity_tokens,
+        max_concurrency=told.get("max_concurrency") if start.max_concurrency is None else start.max_concurrency,
     )
 
 
@@ -70,29 +73,48 @@ class LogWatch:
     ``hidden`` are secrets that no line may show. At most 16 MiB are read.
     """
 
-    def __init__(self, path: Path, patterns: Mapping[LogFact, tuple[str, ...]], hidden: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        patterns: Mapping[LogFact, tuple[str, ...]],
+        hidden: Collection[str] = (),
+        series: Mapping[Gauge, tuple[str, ...]] | None = None,
+    ) -> None:
         self.preempted: int | None = None
-        """Lines that say a request was preempted; None where the log is not there or never says so."""
+        """Requests preempted, as far as lines say so; None where no line does and nothing shows that one would."""
         self.errors: tuple[str, ...] = ()
         """The first lines that report an error, without secrets."""
+        self.samples: tuple[EngineSample, ...] = ()
+        """What the engine stated of itself every so often."""
         self.notes: tuple[str, ...] = ()
         self._path, self._hidden = path, sorted(hidden, key=len, reverse=True)
-        self._preempted, self._error = (_any_of(patterns.get(fact, ())) for fact in ("preempted", "error"))
+        self._preempted = [re.compile(pattern) for pattern in patterns.get("preempted", ())]
+        self._would_tell, self._error = (_any_of(patterns.get(fact, ())) for fact in ("would_tell", "error"))
+        self._series = {quantity: [re.compile(each) for each in given] for quantity, given in (series or {}).items()}
         self._offset = 0
+        self._looks: list[tuple[int, int]] = []
 
     @classmethod
     def of(cls, engine: Engine, path: Path | None, spec: ServerSpec, endpoint: Endpoint) -> LogWatch | None:
         """None for a server whose log is not ours, or where nothing is known of its lines."""
-        if path is None or not engine.log_patterns.keys() & _COUNTED:
+        if path is None or not (engine.log_patterns.keys() & _COUNTED or engine.log_series):
             return None
         sent = {secret for value in endpoint.headers.values() for secret in (value, value.rpartition(" ")[2])}
-        return cls(path, engine.log_patterns, sent | secrets(spec.extra_args, {**os.environ, **spec.env}))
+        hidden = sent | secrets(spec.extra_args, {**os.environ, **spec.env})
+        return cls(path, engine.log_patterns, hidden, engine.log_series)
 
     def begin(self) -> None:
         self._offset = self._size() or 0
 
+    def look(self, t_ns: int) -> None:
+        """Note how long the log is, so that its lines have times: what it writes of the time has many forms."""
+        size = self._size() if self._series else None
+        if size is not None and size > (self._looks[-1][0] if self._looks else self._offset):
+            self._looks.append((size, t_ns))
+
     def end(self) -> None:
-        """Read what is new and set ``preempted``, ``errors`` and ``notes``."""
+        """Read what is new and set ``preempted``, ``errors``, ``samples`` and ``notes``."""
+        self.look(time.monotonic_ns())
         size = self._size()
         if size is None or size < self._offset:
             self.notes = ("the server's log is gone or was cut: what it said while the load ran is not known",)
@@ -100,19 +122,35 @@ class LogWatch:
         if size - self._offset > _MOST_BYTES:
             grown = f"the server's log grew by {(size - self._offset) >> 20} MiB while the load ran"
             self.notes = (f"{grown}: only the first {_MOST_BYTES >> 20} MiB were read",)
-        preempted = 0
+        preempted: int | None = None
         errors: list[str] = []
+        samples: list[EngineSample] = []
         try:
-            for line in self._new_lines(min(size, self._offset + _MOST_BYTES)):
-                preempted += self._preempted is not None and self._preempted.search(line) is not None
+            for end, line in self._new_lines(min(size, self._offset + _MOST_BYTES)):
+                if (said := _first(self._preempted, line)) is not None:
+                    count = _number(said)
+                    preempted = (preempted or 0) + (1 if count is None else round(count))
+                elif preempted is None and self._would_tell is not None and self._would_tell.search(line):
+                    preempted = 0
                 wrong = self._error.search(line) if self._error is not None and len(errors) < _ERRORS_KEPT else None
                 if wrong is not None:
                     errors.append(self._shown(line if wrong.lastindex is None else wrong[wrong.lastindex]))
+                if (sample := self._sample(end, line)) is not None:
+                    samples.append(sample)
         except OSError as error:
             self.notes = (f"the server's log cannot be read: {error.strerror}",)
             return
-        self.preempted = None if self._preempted is None else preempted
-        self.errors = tuple(errors)
+        self.preempted, self.errors, self.samples = preempted, tuple(errors), tuple(samples)
+
+    def _sample(self, end: int, line: str) -> EngineSample | None:
+        """What ``line`` says, stamped with the first look that found it."""
+        told = {quantity: text for quantity, each in self._series.items() if (text := _first(each, line)) is not None}
+        if "running" not in told or "waiting" not in told:
+            return None
+        seen = next((t_ns for size, t_ns in self._looks if size >= end), None)
+        numbers = ((quantity, _number(text)) for quantity, text in told.items())
+        values: dict[Quantity, float] = {quantity: value for quantity, value in numbers if value is not None}
+        return None if seen is None else EngineSample(seen, values, logged=True)
 
     def _size(self) -> int | None:
         try:
@@ -120,15 +158,20 @@ class LogWatch:
         except OSError:
             return None
 
-    def _new_lines(self, end: int) -> Iterator[str]:
-        rest = b""
+    def _new_lines(self, end: int) -> Iterator[tuple[int, str]]:
+        """Each line, and where in the file it ends."""
+        rest, at = b"", self._offset
         with self._path.open("rb") as file:
-            file.seek(self._offset)
-            while piece := file.read(min(_PIECE, end - file.tell())):
-                whole, _, rest = (rest + piece).rpartition(b"\n")
-                yield from plain_lines(whole.decode(errors="replace"))
+            file.seek(at)
+            while piece := file.read(min(_PIECE, end - at)):
+                at += len(piece)
+                *whole, rest = (rest + piece).split(b"\n")
+                lengths = [len(line) + 1 for line in whole]
+                first = at - len(rest) - sum(lengths)
+                for behind, raw in zip(accumulate(lengths, initial=first), whole, strict=False):
+                    yield from ((behind + len(raw) + 1, line) for line in plain_lines(raw.decode(errors="replace")))
                 rest = rest[-_LONGEST_LINE:]
-        yield from plain_lines(rest.decode(errors="replace"))
+        yield from ((end, line) for line in plain_lines(rest.decode(errors="replace")))
 
     def _shown(self, line: str) -> str:
         for secret in self._hidden:
@@ -141,8 +184,13 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
 
 
+def _first(expressions: Iterable[re.Pattern[str]], line: str) -> str | None:
+    """The first group of the first expression that is found in ``line``."""
+    return next((match[1] for each in expressions if (match := each.search(line))), None)
+
+
 def _number(text: str) -> float | None:
     try:
-        return float(text.replace(",", ""))
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text.replace(",", ""))
     except ValueError:
         return None

@@ -11,14 +11,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias, final, get_args
+from typing import Final, TypeAlias, final
 
-from pytest_llmperf.samples import Buckets, EngineSample, Quantity
+from pytest_llmperf.samples import HISTOGRAMS, Buckets, EngineSample, Quantity
 
-__all__ = ["HISTOGRAMS", "Page"]
-
-HISTOGRAMS: Final[frozenset[Quantity]] = frozenset(get_args(Quantity)[13:])
-"""Quantities that are histograms; all others are single numbers."""
+__all__ = ["Page"]
 
 _PAGE: Final = ""
 """Stands among the labels for the page of a sample, which may have the same labels on another one."""
@@ -55,10 +52,12 @@ class Page:
         return b"\n".join(self._wanted.findall(page)) if self._series else b""
 
     def read(self, t_ns: int, *pages: bytes) -> EngineSample:
-        """What the wanted lines of ``pages`` (of one server's processes, say) say, under our names, stamped ``t_ns``.
+        """What the wanted lines of ``pages`` (of one server's processes, say) say, under our names, stamped ``t_ns``:
+        together, and of several each apart.
 
         Of a quantity the first name that is there counts. One of which a series is no finite number is not told.
         """
+        apart = tuple(self.read(t_ns, lines) for lines in pages) if len(pages) > 1 else ()
         found: _Series = defaultdict(list)
         for number, lines in enumerate(pages):
             _parse(lines.decode(errors="replace").split("\n"), str(number), found)
@@ -76,7 +75,7 @@ class Page:
                     if numbers and all(map(math.isfinite, numbers)):
                         values[quantity] = max(numbers) if quantity in _LARGEST else math.fsum(numbers)
                         break
-        return EngineSample(t_ns, values, histograms)
+        return EngineSample(t_ns, values, histograms, pages=apart)
 
 
 def _parse(lines: Iterable[str], page: str, found: _Series) -> None:

@@ -101,7 +101,8 @@ class Recorder:
             gpu=tuple(self._gpu),
             gpus=self._gpus,
             notes=tuple(self._notes()),
-            engine=self._page.samples() if self._page is not None else (),
+            engine=(self._page.samples() if self._page is not None else ())
+            or (self._log.samples if self._log is not None else ()),
             preemption_warnings=self._log.preempted if self._log is not None else None,
             log_errors=self._log.errors if self._log is not None else (),
         )
@@ -124,6 +125,8 @@ class Recorder:
             sample = self._tree.sample(now) if self._tree is not None else None
             if sample is not None:
                 self._host.append(sample)
+            if self._log is not None:
+                self._log.look(now)
             self._gpu += self._memory.sample(now, self._tree.pids if self._tree is not None else ())
         except Exception as error:  # telemetry that fails must not end the load that it watches
             self._trouble = f"the sampler failed: {type(error).__name__}: {error}"

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import Engine
+from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import StartUp
 from pytest_llmperf.telemetry.log import start_facts
 from pytest_llmperf.telemetry.scraper import Scraper
 
-__all__ = ["observe_start"]
+__all__ = ["observe_start", "with_start"]
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -28,6 +29,14 @@ def observe_start(
             pass
         sample = next(iter(page.samples()), None)
     return start_facts(start, engine, _head(log_path) if engine.log_patterns else "", sample)
+
+
+def with_start(identity: Identity, start: StartUp) -> Identity:
+    """With what followed from its inputs as its log states it: how many requests of the greatest length fit at once."""
+    if start.max_concurrency is None:
+        return identity
+    told = {"max_concurrency": Fact(value=f"{start.max_concurrency:g}", source="live")}
+    return identity.model_copy(update={"consequence": {**identity.consequence, **told}})
 
 
 def _head(path: Path | None) -> str:

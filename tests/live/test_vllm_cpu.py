@@ -26,6 +26,7 @@ from pytest_llmperf.control.identify import read_identity
 from pytest_llmperf.control.reset import empty_prefix_cache
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.samples import HISTOGRAMS
 from pytest_llmperf.server.launch import launch
 
 pytestmark = pytest.mark.vllm_cpu
@@ -34,7 +35,6 @@ GIB = 2**30
 VARIABLE = "LLMPERF_VLLM_CPU"
 FLAGS = ("--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--served-model-name", "tiny")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
-HISTOGRAMS = ("ttft", "queue_wait", "prefill_time", "decode_time", "tpot", "e2e")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from comparing import compare, the_test
 from truth_engine import CONFTEST
 from truth_server import TruthServer
 
-from pytest_llmperf.recordfile import read_telemetry
+from pytest_llmperf.recordfile import read_records, read_telemetry
 
 SERVER = """
 [tool.llmperf]
@@ -37,8 +37,9 @@ def test_counters_gauges_and_histograms_of_the_engine_are_in_the_report(pytester
     metrics = trial["metrics"]
     assert metrics["queue_wait_mean"]["value"] == pytest.approx(0.625)
     assert metrics["queue_wait_p95"]["value"] == pytest.approx(0.5 + 0.5 * 0.9)  # half of them waited 0.5 s or less
-    assert metrics["queue_wait_p95"]["note"].startswith("from buckets; over ")
-    assert metrics["queue_wait_p50"]["value"] is None
+    assert metrics["queue_wait_p95"]["note"].startswith("500 ms..1.00 s by the engine's buckets; over ")
+    assert [metrics["queue_wait_p50"][key] for key in ("value", "lower", "upper")] == [0.5, 0, 0.5]
+    assert [check["upper"] for check in found["slas"] if check["metric"] == "queue_wait_p95"] == [1]
     assert metrics["prefix_hit_rate"]["value"] == 0
     assert metrics["preemptions"]["value"] is None
     assert metrics["preemptions"]["note"] == "the engine's metrics do not state it"
@@ -131,7 +132,6 @@ ENGINES["embedded"] = replace(
         "waiting": ("llamacpp:requests_deferred",),
         "prefix_hits": ("llamacpp:prompt_tokens_cached_total",),
         "prompt_tokens": ("llamacpp:prompt_tokens_total",),
-        "generation_tokens": ("llamacpp:tokens_predicted_total",),
         "drafts": ("llamacpp:spec_decode_num_drafts_total",),
         "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     },
@@ -159,6 +159,8 @@ def test_of_the_embedded_engine_what_it_states_is_read_and_what_it_lacks_is_not_
     assert all(metrics[name]["value"] is None for name in (*unmeasured, "acceptance_length"))
     assert metrics["prefix_hit_rate"]["value"] is not None  # by the requests' usage
     telemetry = read_telemetry(pytester.path / "llmperf-report" / trial["telemetry"])
-    grown = telemetry.engine[-1].values["generation_tokens"] - telemetry.engine[0].values["generation_tokens"]
-    assert grown == 24 * 8
+    first, last = (telemetry.engine[at].values for at in (0, -1))
+    grown = sum(last[name] - first[name] for name in ("prompt_tokens", "prefix_hits"))  # the former without the latter
+    records = read_records(pytester.path / "llmperf-report" / trial["records"])
+    assert grown == sum(record.prompt_tokens or 0 for record in records) > 0
     assert not any("metrics" in warning for warning in trial["warnings"])

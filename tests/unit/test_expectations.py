@@ -123,3 +123,18 @@ def test_an_unmet_expectation_outranks_a_missed_limit_and_every_pass() -> None:
     verdict = judge([], found, invalid=(), ok=50, failed=50, expects=[expected])
     assert [check.verdict for check in verdict.checks] == ["INVALID", "FAIL"]
     assert verdict.name == "INVALID"
+
+
+@pytest.mark.parametrize(
+    ("written", "met"),
+    [
+        ("> 300 ms", True), (">= 300 ms", True), ("> 400 ms", False), ("<= 500 ms", True), ("< 500 ms", False),
+        ("< 600 ms", True), ("<= 400 ms", False), ("== 400 ms", False), ("!= 400 ms", False), ("!= 300 ms", True),
+        ("!= 500 ms", False), ("!= 600 ms", True),
+    ],
+)  # fmt: skip
+def test_what_is_known_by_its_bucket_alone_is_met_only_for_sure(written: str, met: bool) -> None:
+    found = MetricValue(metric("queue_wait_p95"), 0.4, 20, lower=0.3, upper=0.5)
+    check = judged(f"queue_wait_p95 {written}", found)
+    assert check.verdict == ("PASS" if met else "INVALID")
+    assert "queue_wait_p95 is 300 ms..500 ms by the engine's buckets" in check.reason

@@ -14,6 +14,7 @@ from pytest_llmperf.catalog import Family, Metric, metric
 from pytest_llmperf.gate import PRECEDENCE, Check, Verdict, VerdictName, judge, strongest
 from pytest_llmperf.metrics.trial import measure
 from pytest_llmperf.plan import Sla
+from pytest_llmperf.reports.phrases import check_line
 from pytest_llmperf.stats.value import MetricValue
 
 
@@ -254,3 +255,45 @@ def test_a_lower_bound_acquits_and_convicts_only_where_the_rest_would_not_save_i
     found = MetricValue(metric("output_throughput"), value, 10, "a lower bound", untold=untold)
     limit = Sla(metric="output_throughput", limit=4.0 if value != 0.6 else 10.0, written="4 tok/s")
     assert judge([limit], {"output_throughput": found}, invalid=(), ok=10, failed=0).name == name
+
+
+def bucketed(lower: float, upper: float | None, value: float = 0.4) -> dict[str, MetricValue]:
+    return {"queue_wait_p95": MetricValue(metric("queue_wait_p95"), value, 400, "note", lower=lower, upper=upper)}
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "limit", "verdict"),
+    [
+        (0, 0.3, 0.5, "PASS"),
+        (0, 0.3, 0.3, "PASS"),  # a bucket counts what is at most its bound
+        (0, 0.3, 300 * 1e-3 * (1 - 1e-15), "PASS"),
+        (0, 0.3, 0.299, "INCONCLUSIVE"),
+        (0, 0.3, 0, "INCONCLUSIVE"),  # all may have waited for 0 s
+        (0.3, 0.5, 0.3, "FAIL"),  # above its lower bound
+        (0.3, 0.5, 0.1, "FAIL"),
+        (0.3, 0.5, 0.4, "INCONCLUSIVE"),
+        (0.3, 0.5, 0.5, "PASS"),
+        (2, None, 2, "FAIL"),
+        (2, None, 2.5, "INCONCLUSIVE"),
+    ],
+)
+def test_what_is_known_by_its_bucket_alone_is_judged_by_the_bounds(
+    lower: float, upper: float | None, limit: float, verdict: VerdictName
+) -> None:
+    check = only([sla("queue_wait_p95", limit)], bucketed(lower, upper))
+    assert (check.verdict, check.lower, check.upper) == (verdict, lower, upper)
+    assert ("queue_wait_mean, would decide" in check.reason) is (verdict == "INCONCLUSIVE")
+
+
+def test_a_limit_inside_a_bucket_says_what_would_decide() -> None:
+    check = only([sla("queue_wait_p95", 0.4)], bucketed(0.3, 0.5))
+    assert check.reason == (
+        "queue_wait_p95 is 300 ms..500 ms, and 0.4 as written lies inside that bucket of the engine's: a limit at "
+        "300 ms or 500 ms, or one on queue_wait_mean, would decide"
+    )
+    assert check_line(only([sla("queue_wait_p95", 0.5)], bucketed(0, 0.3))) == (
+        "queue_wait_p95 ≤ 300 ms, within 0.5 as written  (n=400, by the engine's buckets)"
+    )
+    assert check_line(only([sla("queue_wait_p95", 1)], bucketed(2, None))) == (
+        "queue_wait_p95 > 2.00 s, beyond 1 as written  (n=400, by the engine's buckets)"
+    )

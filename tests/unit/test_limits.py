@@ -56,3 +56,11 @@ def test_a_bad_slo_names_the_value_and_what_would_be_right(given: Any, expected:
 def test_a_misspelt_confidence_is_not_taken_for_a_metric() -> None:
     with pytest.raises(MarkerError, match="did you mean 'confidence'"):
         read_slas([{"ttft_p95": "1 s", "confidense": 0.95}])
+
+
+@pytest.mark.parametrize("name", ["queue_wait_p95", "prefill_time_p50", "queue_wait_p99_9", "kv_usage_p95", "icl_p99"])
+def test_no_confidence_is_asked_of_what_has_no_values_of_requests(name: str) -> None:
+    limit = "50 %" if name == "kv_usage_p95" else "1 s"
+    with pytest.raises(MarkerError, match=rf"confidence=.*does not apply to {name}: .*in a marker of its own"):
+        read_slas([{name: limit, "ttft_p95": "1 s", "confidence": 0.95}])
+    assert read_slas([{name: limit}, {"ttft_p95": "1 s", "confidence": 0.95}])[0].confidence is None

@@ -98,6 +98,7 @@ def test_a_bad_family_names_the_nearest_valid_spelling(arguments: dict[str, Any]
     [
         "prefix_hit_rate", "preemptions", "kv_usage_p95", "mbu", "mfu", "acceptance_length", "scaling_efficiency",
         "cost_per_mtok", "memory_growth", "error_rate", "time_to_ready_cold", "ttft_p42",
+        "queue_wait_p95", "prefill_time_p50",
     ],
 )  # fmt: skip
 def test_what_cannot_be_gated_is_refused_with_the_reason_and_the_way_out(name: str) -> None:
@@ -110,7 +111,18 @@ def test_what_cannot_be_gated_is_refused_with_the_reason_and_the_way_out(name: s
 
 
 @pytest.mark.parametrize(
-    "name", ["ttft_p50", "ttfb_p99", "e2e_mean", "icl_p50", "goodput", "peak_memory", "compile_time", "energy_per_mtok"]
+    "name",
+    [
+        "ttft_p50",
+        "queue_wait_mean",
+        "ttfb_p99",
+        "e2e_mean",
+        "icl_p50",
+        "goodput",
+        "peak_memory",
+        "compile_time",
+        "energy_per_mtok",
+    ],
 )
 def test_what_can_be_gated_is_taken(name: str) -> None:
     assert read_regression([{name: "3 %"}]) is not None

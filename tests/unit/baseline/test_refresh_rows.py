@@ -15,7 +15,7 @@ from kept import identity, launch, session
 from pytest_llmperf.baseline import provenance as provenances
 from pytest_llmperf.baseline.provenance import provenance, session_id
 from pytest_llmperf.baseline.refresh import compare, old_and_new, two_modes
-from pytest_llmperf.baseline.schema import Entry
+from pytest_llmperf.baseline.schema import Entry, Session
 
 
 def entry(*sessions: tuple[float, ...]) -> Entry:
@@ -121,3 +121,14 @@ def test_ids_of_sessions_sort_by_time_and_differ() -> None:
     now = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert session_id(now).startswith("20270102T030405Z-")
     assert session_id(now) != session_id(now)
+
+
+def test_values_that_were_measured_in_unlike_ways_have_no_change() -> None:
+    def taken(size: float, **changes: object) -> Session:
+        return session(0, [launch(0, metrics={"peak_memory": size}, **changes)])
+
+    whole = taken(70.5e9, sources={"peak_memory": "whole-gpus"})
+    [row] = compare((taken(70e9),), (whole,))
+    assert (row.comparable, row.change) == (False, None)
+    [row] = compare((whole,), (whole,))
+    assert (row.comparable, row.change) == (True, 0)

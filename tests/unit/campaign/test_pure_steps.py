@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from made import failure, record, trial
 from reported import plan, report_of
 
+from pytest_llmperf.baseline.launches import from_stored, stored_launch
 from pytest_llmperf.baseline.provenance import utc_now
 from pytest_llmperf.baseline.state import Durations, StoredNoise
 from pytest_llmperf.campaign import price
@@ -23,7 +25,8 @@ from pytest_llmperf.comparisons import DifferenceReport, Forecast
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import LoadProfile, Plan, Regression, ServerSpec, ToleratedChange
-from pytest_llmperf.samples import StartUp
+from pytest_llmperf.records import TokenSource
+from pytest_llmperf.samples import Buckets, EngineSample, GpuSample, StartUp, Telemetry
 from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues, Tolerance
@@ -428,3 +431,30 @@ def test_the_gap_of_chunks_is_left_out_where_a_chunk_is_no_token() -> None:
         launch_values(test(), [trial(r)], StartUp(), order=0, block=0, session="").metrics for r in (whole, merged)
     ]
     assert ["icl_p50" in each for each in names] == [True, False]
+
+
+def test_values_of_a_launch_say_how_they_were_measured_and_leave_out_what_is_known_by_its_bucket() -> None:
+    empty, full = Buckets(0, 0, (1, 2), (0, 0)), Buckets(9, 9.0, (1, 2), (4, 9))
+    telemetry = Telemetry(
+        gpu=tuple(GpuSample(at, 0, 50, None) for at in (0, 1)), gpus=(0,),
+        engine=tuple(EngineSample(at, {}, {"queue_wait": told}) for at, told in ((0, empty), (2_000_000_000, full))),
+    )  # fmt: skip
+    start = StartUp(memory_bytes=70, whole_gpus=True)
+    found = launch_values(test(), [trial([record()], telemetry=telemetry)], start, order=0, block=0, session="")
+    assert {"peak_memory": "whole-gpus", "startup_memory": "whole-gpus"}.items() <= found.sources.items()
+    assert set(found.sources) <= set(found.metrics)
+    assert found.metrics["queue_wait_mean"] == 1
+    assert "queue_wait_p95" not in found.metrics
+    assert from_stored(stored_launch(found, 1), "") == found
+
+
+def test_tokens_that_a_tokenizer_counted_are_not_those_that_a_server_counts() -> None:
+    def sources(*of: TokenSource) -> Mapping[str, str]:
+        made = [record(i, token_source=source) for i, source in enumerate(of)]
+        return launch_values(test(), [trial(made)], StartUp(), order=0, block=0, session="").sources
+
+    own, ours = TokenSource.USAGE, TokenSource.TOKENIZER
+    assert sources(own, own, ours) == {}
+    found = sources(ours, ours, own)
+    assert {found[name] for name in ("output_throughput", "total_throughput", "tpot_p95")} == {"tokenizer"}
+    assert not {"ttft_p50", "e2e_p95", "request_throughput"} & found.keys()

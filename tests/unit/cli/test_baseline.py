@@ -23,7 +23,7 @@ from pytest_llmperf.metrics.trial import measure
 from pytest_llmperf.recordfile import write_records, write_telemetry
 from pytest_llmperf.records import Trial
 from pytest_llmperf.reports.jsonfile import write_report
-from pytest_llmperf.result import RunReport, TestReport
+from pytest_llmperf.result import MetricReport, RunReport, TestReport
 from pytest_llmperf.stored import metric_reports
 
 KEY = Key.of(identity(), TEST)
@@ -330,6 +330,23 @@ def test_replays_are_pooled_from_their_records(
         [first, second], None, ["ttft_p50", "e2e_p95", "output_throughput", "peak_memory", "cpu_seconds_per_mtok"]
     ).items():
         assert launched.metrics[name] == pytest.approx(value.value, rel=1e-5), name
+
+
+def test_how_a_metric_was_measured_is_stored_with_its_value(
+    store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = reported.passing()
+    [one, *_] = found.trials
+    bucketed = MetricReport(value=0.4, unit="s", n=9, definition="queue_wait/1", lower=0.3, upper=0.5)
+    memory = MetricReport(value=70e9, unit="B", n=9, definition="peak_memory/1:whole-gpus")
+    metrics = one.metrics | {"queue_wait_p95": bucketed, "peak_memory": memory}
+    written(tmp_path, found.model_copy(update={"trials": (one.model_copy(update={"metrics": metrics}),)}))
+    assert promote(capsys, tmp_path / "report.json")[0] == 0
+    entry = only(store)
+    [launched] = entry.sessions[0].launches
+    assert (launched.metrics["peak_memory"], launched.sources) == (70e9, {"peak_memory": "whole-gpus"})
+    assert entry.definitions["peak_memory"] == "peak_memory/1"
+    assert "queue_wait_p95" not in launched.metrics
 
 
 def test_without_records_values_are_stored_and_that_is_said(

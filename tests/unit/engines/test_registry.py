@@ -63,6 +63,8 @@ def test_an_engine_is_added_once_and_the_same_again_changes_nothing() -> None:
         ({"series": {"running": "x"}}, "mine.series: running: 'x' is one text; write ('x',)"),
         ({"log_patterns": {"errors": ("(x)",)}}, "mine.log_patterns: there is no 'errors'; did you mean 'error'?"),
         ({"log_patterns": {"error": ("x",)}}, "mine.log_patterns: error: 'x' has no group; put the value into (…)"),
+        ({"log_series": {"waitin": ("(x)",)}}, "mine.log_series: there is no 'waitin'; did you mean 'waiting'?"),
+        ({"log_series": {"waiting": ("x",)}}, "mine.log_series: waiting: 'x' has no group; put the value into (…)"),
         ({"log_patterns": {"error": ("(",)}}, "mine.log_patterns: error: '(' is no regular expression"),
     ],
 )

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
+from engine_pages import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from made import SECOND, record, trial
 
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.metrics.engine import bucket_quantile, falls, growth
+from pytest_llmperf.metrics.engine import Bucketed, bucket_quantile
+from pytest_llmperf.metrics.growth import falls, growth, mean_growth
 from pytest_llmperf.metrics.trial import MEASURED
 from pytest_llmperf.records import Trial, Window
 from pytest_llmperf.samples import Buckets, EngineSample, Quantity, Telemetry
-from pytest_llmperf.telemetry.prometheus import Page
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "telemetry"))
-from test_prometheus import PAGES, VLLM
 
 LOOKED_AT = ("kv_usage_p95", "kv_capacity_tokens", "preemptions", "prefix_hit_rate", "acceptance_length")
 
@@ -37,25 +33,24 @@ def load(samples: Sequence[EngineSample], *, start: float = 2, end: float = 4, *
     return trial([record(0)], start_ms=start * 1000, end_ms=end * 1000, telemetry=telemetry)
 
 
-def recorded(name: str, second: float) -> EngineSample:
-    lines = Page(VLLM).wanted((PAGES / f"vllm-0.26.0-llama8b-{name}.txt").read_bytes())
-    assert lines is not None
-    return Page(VLLM).read(round(second * SECOND), lines)
-
-
 def test_what_real_vllm_counted_between_two_pages() -> None:
     found = measure([load([recorded("load-c64", 1), recorded("final", 5)])], None, [*MEASURED, "queue_wait_p87"])
     assert found["queue_wait_mean"].value == pytest.approx((42.962441395998894 - 0.015012113999631538) / 400)
     assert found["prefill_time_mean"].value == pytest.approx((165.957232725001 - 53.999139596999925) / 400)
     # Of 400 requests 339 waited 0.3 s or less, all 0.5 s or less.
-    assert found["queue_wait_p50"].value is None
-    assert found["queue_wait_p50"].note == "not known from the engine's buckets: at most 300 ms, its lowest bucket"
+    assert found["queue_wait_p50"].value == pytest.approx(0.3 * 200 / 339)
+    assert (found["queue_wait_p50"].lower, found["queue_wait_p50"].upper) == (0, 0.3)
+    assert found["queue_wait_p50"].note == "≤ 300 ms by the engine's buckets; over 4 s around the window of 2 s"
+    assert (found["queue_wait_p90"].lower, found["queue_wait_p90"].upper) == (0.3, 0.5)
     assert found["queue_wait_p90"].value == pytest.approx(0.3 + 0.2 * (360 - 339) / 61)
     assert found["queue_wait_p87"].value == pytest.approx(0.3 + 0.2 * (348 - 339) / 61)
     # 178 were prefilled within 0.3 s, 392 within 0.5 s, 400 within 0.8 s.
     assert found["prefill_time_p50"].value == pytest.approx(0.3 + 0.2 * (200 - 178) / 214)
     assert found["prefill_time_p99"].value == pytest.approx(0.5 + 0.3 * (396 - 392) / 8)
-    assert found["prefill_time_p99"].note == "from buckets; over 4 s around the window of 2 s"
+    assert found["prefill_time_p99"].note == (
+        "500 ms..800 ms by the engine's buckets; over 4 s around the window of 2 s"
+    )
+    assert (found["queue_wait_mean"].lower, found["queue_wait_mean"].upper) == (None, None)
     assert {found[name].n for name in ("queue_wait_mean", "queue_wait_p90", "prefill_time_p99")} == {400}
     assert (found["preemptions"].value, found["kv_capacity_tokens"].value) == (0, 553712)
 
@@ -133,6 +128,65 @@ def test_after_a_restart_counters_begin_at_zero() -> None:
     assert falls(pages) == 1
 
 
+def test_a_counter_that_is_made_when_it_first_counts_began_at_zero() -> None:
+    preempted = load(
+        [at(0, {"running": 0}), at(1, {"running": 4}), at(3, {"preemptions": 5}), at(5, {"preemptions": 5})]
+    )
+    # The counter tells more than the lines of the log do.
+    counted = load(preempted.telemetry.engine, preemption_warnings=2)
+    assert measure([counted], None, LOOKED_AT)["preemptions"].value == 5
+    hits = [at(0, {"prefix_queries": 100}), at(2, {"prefix_queries": 5100, "prefix_hits": 2000}),
+            at(5, {"prefix_queries": 10100, "prefix_hits": 2100})]  # fmt: skip
+    found = measure([load(hits, start=1)], None, LOOKED_AT)["prefix_hit_rate"]
+    assert found.value == pytest.approx(2100 / 10_000)
+    assert found.definition == "prefix_hit_rate/1:engine-counters"
+
+
+def test_a_counter_that_no_page_states_is_not_known() -> None:
+    assert growth(load([at(0, {"requests": 1}), at(5, {"requests": 9})]), ["preemptions"], whole=True) is None
+
+
+def test_a_counter_that_first_counts_after_the_window_did_not_grow_in_it() -> None:
+    pages = [at(1, {"requests": 1}), at(4, {"requests": 3}), at(6, {"requests": 5, "preemptions": 7})]
+    found = growth(load(pages), ["preemptions"])
+    assert found is not None
+    assert found.by == {"preemptions": 0}
+
+
+def test_a_counter_that_a_restarted_engine_has_not_made_yet_begins_at_zero_too() -> None:
+    rows: list[dict[Quantity, float]] = [
+        {"requests": 90, "preemptions": 4}, {"requests": 95, "preemptions": 6}, {"requests": 3},
+        {"requests": 9, "preemptions": 5},
+    ]  # fmt: skip
+    found = growth(load([at(s, values) for s, values in enumerate(rows)]), ["preemptions", "requests"], whole=True)
+    assert found is not None
+    assert found.by == {"preemptions": 2 + 5, "requests": 5 + 9}
+
+
+def test_a_histogram_that_is_made_with_its_first_observation_began_empty() -> None:
+    bounds = (1, 2, math.inf)
+    pages = [at(1, {"requests": 1}), at(5, {"requests": 9}, queue_wait=Buckets(8, 6.0, bounds, (4, 8, 8)))]
+    found = measure([load(pages)], None, ["queue_wait_mean", "queue_wait_p75"])
+    assert [value.value for value in found.values()] == [6 / 8, 1.5]
+
+
+def processes(second: float, *counts: float) -> EngineSample:
+    """A sample of as many processes as there are counts."""
+    apart = tuple(at(second, {"requests": n}, ttft=Buckets(n, n / 10)) for n in counts)
+    total = sum(counts)
+    return EngineSample(round(second * SECOND), {"requests": total}, {"ttft": Buckets(total, total / 10)}, pages=apart)
+
+
+def test_one_of_two_processes_that_restarts_is_seen_although_the_sum_grows() -> None:
+    pages = [processes(0, 100, 900), processes(3, 1050, 5), processes(6, 1060, 25)]
+    assert falls(pages) == 1
+    found = growth(load(pages), ["requests"], whole=True)
+    assert found is not None
+    assert found.by == {"requests": 960 + 25}
+    assert mean_growth(load(pages), "ttft") == pytest.approx(0.1)
+    assert falls([processes(0, 100, 900), processes(3, 5, 7)]) == 1  # both at once: one server, restarted once
+
+
 def test_pages_of_several_servers_are_nobodys() -> None:
     pages = [at(s, {"prefix_hits": n, "prefix_queries": n}) for s, n in enumerate((900, 20, 910, 25, 950))]
     found = measure([load(pages)], None, ["prefix_hit_rate", "acceptance_length"])
@@ -167,6 +221,8 @@ def test_a_cache_that_was_never_asked_has_no_hit_rate_and_no_drafts_no_length() 
     assert found["prefix_hit_rate"].value is None
     odd = [at(1, {"prefix_hits": 0, "prefix_queries": 0}), at(5, {"prefix_hits": 9, "prefix_queries": 3})]
     assert measure([load(odd)], None, LOOKED_AT)["prefix_hit_rate"].value is None
+    half = measure([load([at(1, {"drafts": 0}), at(5, {"drafts": 900})])], None, LOOKED_AT)["acceptance_length"]
+    assert (half.value, half.note) == (None, "it counts drafts, and not what was accepted")
     length = found["acceptance_length"]
     assert (length.value, length.note) == (None, "no draft was verified: it does not decode speculatively")
 
@@ -180,12 +236,26 @@ def test_a_length_that_is_stated_is_taken_where_accepted_tokens_are_not_counted(
     idle = measure([load(stating(0, 0, 3.0, 3.5, 0))], None, LOOKED_AT)["acceptance_length"]
     assert (idle.value, idle.n) == (3.25, 2)
     silent = measure([load([at(s, {"drafts": 10 * s}) for s in (1, 5)])], None, LOOKED_AT)["acceptance_length"]
-    assert (silent.value, silent.note) == (None, "drafts were verified, but how many were accepted is not stated")
+    assert (silent.value, silent.note) == (None, "it counts drafts, and not what was accepted")
+
+
+def test_where_there_is_no_page_the_lines_of_the_log_tell_of_the_cache() -> None:
+    lines = [
+        EngineSample(round(s * SECOND), {"running": 8, "kv_usage": usage}, logged=True)
+        for s, usage in ((1, 0.9), (2.5, 0.2), (3.5, 0.4))
+    ]
+    found = measure([load(lines)], None, LOOKED_AT)["kv_usage_p95"]
+    assert (found.value, found.n, found.note) == (pytest.approx(0.39), 2, "by lines of the server's log")
+    assert found.definition == "kv_usage_p95/1:log"
+    both = measure([load([*lines, at(3, {"kv_usage": 0.7})])], None, LOOKED_AT)["kv_usage_p95"]
+    assert (both.value, both.n, both.note) == (0.7, 1, None)
+    assert "no metrics of the engine were read" in (measure([load(lines)], None, LOOKED_AT)["preemptions"].note or "")
 
 
 def test_where_no_counter_tells_the_lines_of_the_log_are_counted() -> None:
     found = measure([load([], preemption_warnings=3)], None, LOOKED_AT)["preemptions"]
-    assert (found.value, found.note) == (3, "lines of the server's log that say so")
+    assert (found.value, found.note) == (3, "as the server's log counts them")
+    assert found.definition == "preemptions/1:log"
 
 
 def test_no_finished_request_is_no_waiting_time() -> None:
@@ -197,14 +267,15 @@ def test_no_finished_request_is_no_waiting_time() -> None:
 
 @given(st.floats(0.02, 0.98), st.integers(2, 40), st.integers(1, 5))
 def test_quantiles_of_an_even_spread_are_those_of_the_formula(q: float, buckets: int, each: int) -> None:
-    """Uniform on [0, buckets]: the q-quantile is q * buckets; the lowest bucket alone is not told."""
+    """Uniform on [0, buckets]: the q-quantile is q * buckets, in the lowest bucket too."""
     bounds = (*map(float, range(1, buckets + 1)), math.inf)
     counts = (*(float(each * n) for n in range(1, buckets + 1)), float(each * buckets))
-    value, limit = bucket_quantile(Buckets(each * buckets, 0, bounds, counts), q)
-    if q * buckets > 1 + 1e-9:
-        assert value == pytest.approx(q * buckets)
-    elif q * buckets < 1 - 1e-9:
-        assert (value, limit) == (None, "at most 1.00 s, its lowest bucket")
+    found = bucket_quantile(Buckets(each * buckets, 0, bounds, counts), q)
+    assert found is not None
+    assert found.upper is not None
+    assert found.value == pytest.approx(q * buckets)
+    assert found.lower - 1e-9 <= q * buckets <= found.upper + 1e-9
+    assert found.upper - found.lower == 1
 
 
 def test_quantiles_lie_in_the_bucket_of_the_true_one() -> None:
@@ -214,16 +285,29 @@ def test_quantiles_lie_in_the_bucket_of_the_true_one() -> None:
     buckets = Buckets(5000, math.fsum(seen), bounds, tuple(sum(v <= bound for v in seen) for bound in bounds))
     for q in (0.1, 0.5, 0.9, 0.95, 0.99):
         true = seen[math.ceil(q * 5000) - 1]
-        value, _ = bucket_quantile(buckets, q)
-        assert value is not None
+        found = bucket_quantile(buckets, q)
+        assert found is not None
         bucket = next(at for at, bound in enumerate(bounds) if true <= bound)
-        assert bounds[bucket - 1] < value <= bounds[bucket]
+        assert (found.lower, found.upper) == ((0.0, *bounds)[bucket], bounds[bucket])
+        assert found.lower < found.value <= bounds[bucket]
 
 
-def test_a_quantile_above_the_highest_bound_is_no_number() -> None:
+def test_a_quantile_above_the_highest_bound_is_known_to_lie_above_it_only() -> None:
     found = bucket_quantile(Buckets(10, 99, (1, 2, math.inf), (1, 5, 10)), 0.9)
-    assert found == (None, "more than 2.00 s")
-    assert bucket_quantile(Buckets(10, 99), 0.9)[0] is None
+    assert found == Bucketed(2, 2, None)
+    assert bucket_quantile(Buckets(10, 99), 0.9) is None
+
+
+def test_quantiles_are_those_of_the_documented_function() -> None:
+    """prometheus/docs, querying/functions, histogram_quantile: "linear interpolation within a bucket", "the lower bound
+    of the lowest bucket is 0" where its upper bound is positive, "the upper bound of the second highest bucket is
+    returned" in the highest one."""
+    buckets = Buckets(20, 10.0, (0.3, 0.5, 1.0, math.inf), (2, 10, 18, 20))
+    wanted = {0.05: (0.15, 0, 0.3), 0.1: (0.3, 0, 0.3), 0.3: (0.4, 0.3, 0.5), 0.7: (0.75, 0.5, 1), 0.95: (1, 1, None)}
+    for q, (value, lower, upper) in wanted.items():
+        found = bucket_quantile(buckets, q)
+        assert found is not None
+        assert (found.value, found.lower, found.upper) == (pytest.approx(value), lower, upper)
 
 
 def test_every_metric_of_the_engine_is_measured_by_name() -> None:

@@ -10,8 +10,9 @@ from made import MS, SECOND, record, trial
 
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.gpu import cost_value
+from pytest_llmperf.metrics.start import start_values
 from pytest_llmperf.records import Trial
-from pytest_llmperf.samples import GpuSample, Telemetry
+from pytest_llmperf.samples import GpuSample, StartUp, Telemetry
 from pytest_llmperf.stats.value import MetricValue
 
 ENERGY = ("energy_per_mtok",)
@@ -158,3 +159,10 @@ def test_memory_of_two_gpus_is_added_where_both_told() -> None:
 def test_a_trial_without_process_memory_does_not_outshine_one_that_has_it() -> None:
     own, whole = watched(GpuSample(0, 0, 900, 500)), watched(GpuSample(0, 0, 900, None))
     assert measure([own, whole], None, ("peak_memory",))["peak_memory"].value == 500
+
+
+def test_memory_until_ready_is_never_a_mean_of_unlike_things() -> None:
+    own, whole = StartUp(memory_bytes=60), StartUp(memory_bytes=90, whole_gpus=True)
+    both, alone = (start_values(starts)["startup_memory"] for starts in ([own, whole, own], [whole]))
+    assert (both.value, both.n, both.definition) == (60, 2, "startup_memory/1")
+    assert (alone.value, alone.n, alone.definition) == (90, 1, "startup_memory/1:whole-gpus")

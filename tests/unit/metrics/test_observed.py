@@ -79,9 +79,16 @@ def test_counters_that_fall_show_a_restart() -> None:
 
 
 def test_counters_that_go_up_and_down_show_several_servers_and_are_no_reason() -> None:
-    reasons, notes = judged({"requests": 500}, {"requests": 10}, {"requests": 520}, {"requests": 20})
+    pages: list[Mapping[Quantity, float]] = [{"requests": n} for n in (500, 10, 520, 20)]
+    reasons, notes = judged(*pages, facts=LoadFacts(targeted=True))
     assert reasons == ""
     assert "several servers answer at this address" in notes
+
+
+def test_a_server_that_we_started_is_alone_at_its_address() -> None:
+    reasons, notes = judged(*({"requests": n} for n in (500, 10, 60, 5, 40)))
+    assert reasons == "the engine's counters fell while the load ran: the server was restarted; run it again"
+    assert "several servers" not in notes
 
 
 HITS: dict[Quantity, float] = {"prefix_hits": 500, "prefix_queries": 2000}

@@ -7,20 +7,26 @@ import json
 import math
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import reported
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import MS, failure, record, trial
+from made import MS, client, failure, record, trial
 
+from pytest_llmperf.catalog import metric
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics import LoadFacts, assess, measure
 from pytest_llmperf.recordfile import read_records, read_telemetry, write_records, write_telemetry
 from pytest_llmperf.records import Outcome, Phase, RequestRecord, TokenSource
 from pytest_llmperf.reports.jsonfile import json_schema, read_report, write_report
+from pytest_llmperf.reports.phrases import cell_text
+from pytest_llmperf.result import MetricReport
 from pytest_llmperf.samples import Buckets, EngineSample, GpuSample, HostSample, Telemetry
+from pytest_llmperf.stats.value import MetricValue
+from pytest_llmperf.stored import metric_reports, stored_trial, trial_report
 
 # report.json
 
@@ -178,7 +184,8 @@ FULL = Telemetry(
     gpus=(0,),
     engine=(
         EngineSample(1, {"running": 2.0, "preemptions": 0.0}, {"ttft": Buckets(2, 0.5, (0.1, math.inf), (1, 2))}),
-        EngineSample(2, {"kv_usage": 0.75}),
+        EngineSample(2, {"kv_usage": 0.75}, logged=True),
+        EngineSample(3, {"running": 3.0}, pages=(EngineSample(3, {"running": 1.0}), EngineSample(3, {"running": 2.0}))),
     ),
     preemption_warnings=0,
     log_errors=("ERROR one", "ERROR two"),
@@ -235,3 +242,19 @@ def test_records_of_no_requests_are_an_empty_file(tmp_path: Path) -> None:
     none: list[RequestRecord] = []
     write_records(tmp_path / "x.jsonl.gz", none)
     assert read_records(tmp_path / "x.jsonl.gz") == ()
+
+
+def test_the_bounds_of_a_percentile_from_buckets_are_stored() -> None:
+    found = metric_reports({"queue_wait_p95": MetricValue(metric("queue_wait_p95"), 2.0, 9, "n", lower=2.0)})
+    read = MetricReport.model_validate_json(found["queue_wait_p95"].model_dump_json())
+    assert (read.value, read.lower, read.upper) == (2.0, 2.0, None)
+    assert cell_text(read) == "> 2.00 s"
+
+
+def test_a_stored_trial_is_the_one_that_was_reported() -> None:
+    one = trial([record()], client=client(retried=3, processes=2, busiest=0.5))
+    measured = measure([one], None)
+    report = trial_report(one, measured, assess(one, LoadFacts()), None)
+    kept = stored_trial(report, one.records, one.telemetry)
+    assert kept.client == replace(one.client, wake_lag_p99_ns=None)
+    assert measure([kept], None) == measured

@@ -206,10 +206,30 @@ def test_what_cannot_be_gated_says_what_to_do_instead() -> None:
     assert never == {
         "error_rate", "memory_growth", "prefix_hit_rate", "kv_usage_p95", "preemptions", "time_to_ready_cold",
         "cost_per_mtok", "mbu", "mfu", "scaling_efficiency", "acceptance_length",
+        *(f"{name}_p{n}" for name in ("queue_wait", "prefill_time") for n in (50, 90, 95, 99)),
     }  # fmt: skip
+    assert why_not_gateable("queue_wait_p95").endswith("gate queue_wait_mean")
+    assert gate_row("queue_wait_mean") is not None
     assert all(why_not_gateable(name) for name in never)
     assert "output_throughput" in why_not_gateable("cost_per_mtok")
     assert gate_row("ttft_p99_9") is None
+
+
+def test_what_was_measured_in_unlike_ways_is_not_compared() -> None:
+    """One arm by the memory of its processes, the other by that of whole GPUs: 3 % more, and nothing has changed."""
+    values = {"peak_memory": [10e9] * 3, "ttft_p50": [0.1, 0.101, 0.099]}
+    more = {"peak_memory": [10.3e9] * 3, "ttft_p50": [0.1, 0.101, 0.099]}
+    baseline, candidate = arms(values, more, 3)
+    assert judge_interleaved(baseline, candidate).not_gated == {}
+    whole = [replace(each, sources={"peak_memory": "whole-gpus"}) for each in candidate]
+    found = judge_interleaved(baseline, whole)
+    assert found.not_gated == {
+        "peak_memory": "is measured differently in different launches (peak_memory/1 and peak_memory/1:whole-gpus): "
+        "these are not comparable"
+    }
+    assert [each.metric for each in found.metrics] == ["ttft_p50"]
+    alike = [replace(each, sources={"peak_memory": "whole-gpus"}) for each in baseline]
+    assert judge_interleaved(alike, whole).not_gated == {}
 
 
 def test_the_default_family() -> None:

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from driver import Driver, Gpu
+from waiting import within
 
 from pytest_llmperf.cards import Card
 from pytest_llmperf.errors import InfraError
@@ -54,13 +54,6 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
     assert list(folder.iterdir()) == []
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 def seen(mhz: int) -> list[Card]:
     return [Card(0, "GPU-a", sm_clock_mhz=mhz)]
 
@@ -80,7 +73,7 @@ def test_clocks_come_free_when_the_run_is_killed(locked: Callable[[], dict[str, 
     assert locked() == {"GPU-a": "1500"}
     run.kill()
     run.communicate()
-    assert soon(lambda: locked() == {})
+    assert within(20, lambda: locked() == {})
 
 
 def test_clocks_come_free_when_their_keeper_is_killed(locked: Callable[[], dict[str, str]]) -> None:
