@@ -33,9 +33,9 @@ def start_command(order: Order) -> ServerProcess:
         env=spec.env,
     )
     argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]
-    find_pid = _elsewhere if spec.elsewhere else None
+    find_pid = _unknown if spec.elsewhere or spec.detached else None
     return ServerProcess.start(argv, order.environment(), order.log_path, lease=lease, find_pid=find_pid)
 
 
-def _elsewhere(_pid: int) -> None:
-    """The process that we started is not the server."""
+def _unknown(_pid: int) -> None:
+    """The server is elsewhere, or the child of another: what we started is not it."""

@@ -19,9 +19,9 @@ import pytest
 
 from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.errors import InfraError
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.leases import Found, end, lease_folder, leases
 from pytest_llmperf.server.process import ServerProcess
-from pytest_llmperf.server.sweep import LAUNCH_VARIABLE
 from pytest_llmperf.server.tree import started
 
 WICKED = Path(__file__).parents[2] / "wicked.py"
@@ -30,7 +30,8 @@ OWNER = textwrap.dedent("""
     import json, os, sys, time
     from pathlib import Path
     from pytest_llmperf.server.leases import new_lease
-    from pytest_llmperf.server.process import ServerProcess
+    from pytest_llmperf.plan import LAUNCH_VARIABLE
+from pytest_llmperf.server.process import ServerProcess
     command, log, ended = json.loads(sys.argv[1])
     lease = new_lease([*command, "--api-key", "sk-1234567"], server="my server", ended=ended, env={"KEEP": "1"},
                       report=Path(log).parent)
