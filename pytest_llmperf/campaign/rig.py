@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.devices import Devices
-from pytest_llmperf.control.reset import empty_prefix_cache
+from pytest_llmperf.campaign.prefixcache import left_in_cache, with_cache_fault
 from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
@@ -22,7 +22,9 @@ from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
 from pytest_llmperf.samples import GPU_LOST, Telemetry
+from pytest_llmperf.server.disk import require_disk
 from pytest_llmperf.server.launch import Launch, launch
+from pytest_llmperf.server.provision import provision
 from pytest_llmperf.telemetry.machine import machine_facts
 from pytest_llmperf.telemetry.recorder import Recorder, record
 from pytest_llmperf.telemetry.start import observe_start
@@ -94,6 +96,8 @@ class Rig:
         self._now = _Now(arm, block, priming, time.monotonic())
         starting: list[Recorder] = []
         try:
+            if not self._past:
+                require_disk(self._report_dir, spec)
             spec = self._devices.acquire(spec, self._progress_of(spec))
             live = launch(
                 spec,
@@ -119,22 +123,37 @@ class Rig:
         self._live = live
         return live
 
+    def require(self, specs: Sequence[ServerSpec]) -> None:
+        """Install and check, before the first launch, what the servers of all arms need: programs and weights, disk,
+        GPUs that are there and have the memory. Raises LlmperfError; the GPUs of the last stay ours."""
+        self.stop()
+        for spec in specs:
+            provision(spec)
+            require_disk(self._report_dir, spec)
+        try:
+            self._devices.require(specs)
+            for spec in specs:
+                self._devices.acquire(spec, self._progress_of(spec))
+        finally:
+            self.observer.idle()
+
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
         """One replay on the live launch, stored and noted; ``salt`` makes its texts unlike those of any other.
 
         Raises what ended it, with its partial trial stored; the death of the server in place of what it caused.
         """
         assert self._live is not None
+        kept = None
         try:
-            if not self._live.spec.targeted:  # what others have cached on a running server is theirs
-                empty_prefix_cache(self._live.endpoint, self._live.engine, ca_file=plan.server.ca_file)
+            kept = left_in_cache(plan, self._live, self._now.loads)
+            self._now.loads += 1
             trial = runner.run_replay(
                 plan, self._live, self.number, number, f"{self.salt}/{salt}", self._calibrations, self.observer
             )
-            self._keep(plan, trial, self._live.identity)
+            self._keep(plan, trial, self._live.identity, kept)
             self._live.check_alive()
         except runner.Interrupted as interrupted:
-            self._keep(plan, interrupted.trial, self._live.identity)
+            self._keep(plan, interrupted.trial, self._live.identity, kept)
             raise interrupted.cause from None
         except LlmperfError as error:
             raise self._better(error) from None
@@ -184,10 +203,11 @@ class Rig:
         self._past.append(self._report(live))
         self._live = None
 
-    def _keep(self, plan: Plan, trial: Trial, identity: Identity) -> None:
+    def _keep(self, plan: Plan, trial: Trial, identity: Identity, cached: str | None) -> None:
         template, hourly = self._calibrations.template_tokens(plan), self.hourly(identity)
-        trial = replace(trial, arm=self._now.arm)
-        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, identity, template, self._report_dir, hourly))
+        trial = replace(trial, arm=self._now.arm, warnings=(*trial.warnings, *([cached] if cached else [])))
+        stored = runner.store_trial(plan, trial, identity, template, self._report_dir, hourly)
+        self._trials[plan.nodeid].append(stored if self._now.block is None else with_cache_fault(stored, cached, plan))
 
     def _better(self, error: LlmperfError) -> LlmperfError:
         """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
@@ -247,11 +267,13 @@ class Rig:
 class _Now:
     """What the live launch is for."""
 
-    __slots__ = ("arm", "began", "block", "error", "priming")
+    __slots__ = ("arm", "began", "block", "error", "loads", "priming")
 
     def __init__(self, arm: Arm, block: int | None, priming: bool, began: float) -> None:
         self.arm, self.block, self.priming, self.began = arm, block, priming, began
         self.error: str | None = None
+        self.loads = 0
+        """That it has been given."""
 
 
 def _watch(starting: list[Recorder], pid: int, spec: ServerSpec) -> Recorder:

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Final
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["find_file", "find_weights", "require_named"]
+__all__ = ["find_file", "find_weights", "hub_cache", "require_named"]
 
 _NAME: Final = re.compile(r"[\w][\w.-]*(/[\w.-]+)?\Z")
 """``model`` or ``organisation/model``, as the hub has them."""
@@ -27,7 +27,8 @@ def find_weights(spec: ServerSpec) -> str:
     """The folder of ``spec.model`` as an absolute path, or its name where the hub's cache has it.
 
     Servers are started offline: what is not there now would not be found then. Inside an image paths are the image's
-    own, and nothing is checked. Raises ConfigError.
+    own, and nothing is checked. Raises ConfigError for what can be no model, InfraError for a name whose weights this
+    machine lacks: another has them, and the test file is right.
     """
     written = require_named(spec)
     if spec.image or spec.image_template:
@@ -38,10 +39,11 @@ def find_weights(spec: ServerSpec) -> str:
     where = f"servers.{spec.name}"
     if not _NAME.match(written) or written.startswith("."):
         raise ConfigError(where, "model", f"{written!r} does not exist (looked for {path.absolute()})")
-    cache = _hub_cache(spec)
+    cache = hub_cache(spec)
     if not (cache / f"models--{written.replace('/', '--')}").is_dir():
         problem = f"{written!r} is no path (looked for {path.absolute()}) and not in the hub's cache, {cache}"
-        raise ConfigError(where, "model", f"{problem}: servers start offline, so fetch it first: hf download {written}")
+        fetch = f"servers start offline, so fetch it first: hf download {written}"
+        raise InfraError(f"{where}: model: {problem}: {fetch}")
     return written
 
 
@@ -57,7 +59,7 @@ def find_file(spec: ServerSpec) -> str:
     return str(path.absolute())
 
 
-def _hub_cache(spec: ServerSpec) -> Path:
+def hub_cache(spec: ServerSpec) -> Path:
     """Where the hub's client keeps models, as the server will see it."""
     env = {**os.environ, **spec.env}
     home = env.get("HF_HOME") or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")

@@ -127,15 +127,8 @@ def launch(
             require_free(spec.port)
         port = spec.port or free_port()
         try:
-            log = _new_log(spec, log_dir)
-            return _start(
-                _Asked(
-                    Order(spec, engine, given, port, log, devices or {}),
-                    on_progress or _no_progress,
-                    environment or {},
-                    watch,
-                )
-            )
+            order = Order(spec, engine, given, port, _new_log(spec, log_dir), devices or {})
+            return _start(_Asked(order, on_progress or _no_progress, environment or {}, watch))
         except ServerStartError as error:
             lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
             if lost_port and spec.port is not None:
