@@ -62,8 +62,10 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "cluster").mkdir()
     running = Cluster(tmp_path / "cluster")
-    yield running
-    running.close()
+    try:
+        yield running
+    finally:
+        running.close()
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +110,10 @@ def test_a_command_that_stays_is_the_server(tmp_path: Path) -> None:
         assert (live.identity.value("version"), live.identity.value("host")) == ("0.33.0", "unknown")
         assert live.identity.value("start") == " ".join(start)
         live.check_alive()
-        (server,) = psutil.Process(psutil.Process().children()[0].pid).children(recursive=True)[1:]
+        (found,) = leases()
+        assert found.lease is not None
+        assert found.lease.guard is not None
+        (server,) = psutil.Process(found.lease.guard[0]).children(recursive=True)[1:]
         assert not note.exists()
     assert not server.is_running()
     assert note.exists()
@@ -204,18 +209,20 @@ def test_stop_runs_when_pytest_is_killed(cluster: Cluster, tmp_path: Path, momen
         wanted = wanted.model_copy(update={"start": (*wanted.start[:2], f"{wanted.start[2]}; sleep 60")})
     fields = wanted.model_dump(mode="json")
     argument = json.dumps([fields, str(tmp_path)])
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, argument], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    if moment == "serving":
-        assert owner.stdout.readline() == "up\n"
-    wait_until(lambda: cluster.jobs, "the job runs")
-    tree = psutil.Process(owner.pid).children(recursive=True)
-    owner.send_signal(number)
-    owner.wait(10)
-    owner.stdout.close()
-    wait_until(lambda: not cluster.jobs, "the job is gone", 10)
-    wait_until(lambda: not any(each.is_running() for each in tree), "nothing of it is left here", 10)
-    wait_until(lambda: not leases(), "its lease is gone")
+    with subprocess.Popen([sys.executable, "-c", OWNER, argument], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            if moment == "serving":
+                assert owner.stdout.readline() == "up\n"
+            wait_until(lambda: cluster.jobs, "the job runs")
+            tree = psutil.Process(owner.pid).children(recursive=True)
+            owner.send_signal(number)
+            owner.wait(10)
+            wait_until(lambda: not cluster.jobs, "the job is gone", 10)
+            wait_until(lambda: not any(each.is_running() for each in tree), "nothing of it is left here", 10)
+            wait_until(lambda: not leases(), "its lease is gone")
+        finally:
+            owner.kill()
 
 
 BASE = {"engine": "vllm", "start": ["true"], "ready_url": "http://h:1", "stop": ["true"]}

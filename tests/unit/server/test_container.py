@@ -175,15 +175,17 @@ OWNER = textwrap.dedent("""
 def test_no_container_outlives_pytest(engine: Engine, tmp_path: Path, mode: str) -> None:
     """Killed while the container starts, and while it serves."""
     fields = spec(env={"FAKE_VLLM": mode}).model_dump(mode="json")
-    owner = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", OWNER, json.dumps([fields, str(tmp_path)])], stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    if mode == "ignore":
-        assert owner.stdout.readline() == "up\n"
-    wait_until(engine.running, "the container runs")
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait(10)
-    owner.stdout.close()
-    wait_until(lambda: not engine.containers, "the container is gone", 10)
-    wait_until(lambda: not leases(), "its lease is gone")
+    ) as owner:
+        try:
+            assert owner.stdout is not None
+            if mode == "ignore":
+                assert owner.stdout.readline() == "up\n"
+            wait_until(engine.running, "the container runs")
+            os.kill(owner.pid, signal.SIGKILL)
+            owner.wait(10)
+            wait_until(lambda: not engine.containers, "the container is gone", 10)
+            wait_until(lambda: not leases(), "its lease is gone")
+        finally:
+            owner.kill()
