@@ -20,6 +20,7 @@ from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.launch import launch
 from pytest_llmperf.server.leases import leases
+from pytest_llmperf.server.ports import free_port
 from pytest_llmperf.settings.servers import read_server, require_launchable
 
 FAKE = Path(__file__).parents[2] / "fake_vllm.py"
@@ -128,6 +129,29 @@ def test_a_command_on_given_gpus_is_of_this_machine(tmp_path: Path) -> None:
         assert live.pid is not None
         assert live.log_path is not None
         assert live.log_path.read_text().splitlines()[0] == "gpus 2,0"
+
+
+def test_on_given_gpus_the_port_may_be_the_command_s_own(tmp_path: Path) -> None:
+    port = free_port()
+    start = [*SERVE, "m", "--host", "127.0.0.1", "--port", str(port)]
+    with launch(spec(start=start, gpus=[0], ready_url=f"http://127.0.0.1:{port}"), log_dir=tmp_path) as live:
+        assert live.endpoint.port == port
+        assert live.pid is not None
+
+
+def test_on_given_gpus_the_server_may_be_the_child_of_a_daemon(cluster: Cluster, tmp_path: Path) -> None:
+    with launch(submitted(cluster, gpus=[0]), log_dir=tmp_path) as live:
+        assert live.pid is None  # what we started is not the server, and its memory is not the server's
+
+
+def test_a_command_that_stays_while_another_answers_is_told_of_detached(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmperf.server.readiness._STRANGER_SECONDS", 0.2)
+    wanted = submitted(cluster, gpus=[0], detached=False)
+    wanted = wanted.model_copy(update={"start": (*wanted.start[:2], f"{wanted.start[2]}; sleep 60")})
+    with pytest.raises(InfraError, match=r"another process answers .*docker run, systemd-run\), write detached = true"):
+        launch(wanted, log_dir=tmp_path)
 
 
 def test_a_command_that_returns_leaves_the_server_to_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
