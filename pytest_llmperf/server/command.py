@@ -19,7 +19,11 @@ _ATTENDANT: Final = (
 
 
 def start_command(order: Order) -> ServerProcess:
-    """Run ``start`` as the server, or as what leaves it running elsewhere; ``stop`` runs at its end in any case."""
+    """Run ``start`` as the server, or as what leaves it running elsewhere; ``stop`` runs at its end in any case.
+
+    Where that is another machine, the program and the files that ``{command}`` names must be there at the same paths: a
+    model, and for TensorRT-LLM the file of options in our cache folder.
+    """
     spec = order.spec
     engine_command = order.engine_command() if spec.uses_engine_command else ()
     start = spec.filled(spec.start, order.port, engine_command)

@@ -236,7 +236,7 @@ def test_a_launch_needs_a_model_that_is_there(engine: str, tmp_path: Path, monke
     (tmp_path / "hub" / "models--org--m").mkdir(parents=True)
     assert find(spec(engine, model="org/m")) == "org/m"
     other = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": ""}
-    with pytest.raises(ConfigError, match="home/hub"):
+    with pytest.raises(InfraError, match="home/hub"):
         find(spec(engine, model="org/m", env=other))
     assert find(spec(engine, model="/in/the/image", image="x")) == "/in/the/image"
 
