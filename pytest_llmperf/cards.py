@@ -87,3 +87,9 @@ class Card:
     """Uncorrected since the driver was loaded."""
     gpm: bool | None = None
     """Whether the driver counts activity of multiprocessors and memory (Hopper or newer)."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether a driver that is there tells nothing at all of it: it is lost, or needs a reset."""
+        told = (self.used_bytes, self.processes, self.utilization, self.power_w, self.temperature_c, self.sm_clock_mhz)
+        return self.driver is not None and all(figure is None for figure in told)

@@ -10,11 +10,12 @@ from pytest_llmperf.catalog import metric
 from pytest_llmperf.fields import DataFile, Frozen, GivenFile, TimeLimits
 from pytest_llmperf.lengths import Empirical, Fixed, Lengths, Lognormal, Normal, Uniform
 from pytest_llmperf.profile import Linear, LoadProfile, Steps
-from pytest_llmperf.serverspec import LAUNCH_ONLY, Launcher, ServerSpec
+from pytest_llmperf.serverspec import LAUNCH_ONLY, LAUNCH_VARIABLE, Launcher, ServerSpec
 from pytest_llmperf.workload import Part, SharedPrefix, Think, Workload
 
 __all__ = [
     "LAUNCH_ONLY",
+    "LAUNCH_VARIABLE",
     "TRACE_FILE",
     "Clients",
     "DataFile",

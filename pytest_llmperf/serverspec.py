@@ -14,7 +14,7 @@ from pytest_llmperf.fields import Frozen, Pause, Seconds, TimeLimits, on_other_m
 from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
 from pytest_llmperf.units import parse_quantity
 
-__all__ = ["LAUNCH_ONLY", "Launcher", "ServerSpec"]
+__all__ = ["LAUNCH_ONLY", "LAUNCH_VARIABLE", "Launcher", "ServerSpec"]
 
 
 def _bytes(written: object) -> object:
@@ -28,6 +28,8 @@ LAUNCH_ONLY = ("version", "executable", "extra_args", "env", "port", "launcher",
 """Fields of a server that only a launch can apply."""
 
 Launcher = Literal["process", "command", "container"]
+LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
+"""Set in a launched server's environment to a name of its launch; every process that comes of it inherits it."""
 
 _PLACE: Final = "{version}"
 _NO_PLACES: Final = frozenset(
@@ -148,17 +150,16 @@ class ServerSpec(Frozen):
 
     @field_validator("url", "ready_url")
     @classmethod
-    def _reachable(cls, written: str | None) -> str | None:
-        if written is not None and "{port}" in written:
-            cls._reachable(written.replace("{port}", "1"))
-            return written
-        url = written
+    def _reachable(cls, url: str | None) -> str | None:
+        if url is not None and "{port}" in url:
+            cls._reachable(url.replace("{port}", "1"))
+            return url
         if url is None or url.startswith(("unix:", "http+unix:")):
             return url
         url = url.strip()
         try:
             parts = urlsplit(url)
-            port = parts.port
+            _ = parts.port  # its range is looked at
         except ValueError as error:
             raise ValueError(f"{url!r} is not a URL: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -167,7 +168,6 @@ class ServerSpec(Frozen):
             raise ValueError("the URL has a query or fragment; keys go into api_key_env")
         if parts.username or parts.password:
             raise ValueError("the URL holds credentials; keys go into api_key_env")
-        del port  # looked at for its range only
         try:
             parts.hostname.encode("idna")
         except UnicodeError:

@@ -15,6 +15,7 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -229,11 +230,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
 
-def make_programs(folder: Path, python: str, script: Path) -> Path:
-    """A folder with ``vllm`` in it, which runs ``script``."""
+def make_programs(folder: Path, python: str, script: Path, names: Sequence[str] = ("vllm",)) -> Path:
+    """A folder with programs of these names in it, which run ``script``."""
     folder.mkdir()
-    program = folder / "vllm"
-    program.write_text(f'#!/bin/sh\nexec {python} {script} "$@"\n')
-    program.chmod(0o755)
-    assert os.access(program, os.X_OK)
+    for name in names:
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec {python} {script} "$@"\n')
+        program.chmod(0o755)
+        assert os.access(program, os.X_OK)
     return folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -11,7 +11,7 @@ from pytest_llmperf.engines import engine_of
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.gpu_memory import levels, require_returned, require_room, visible
-from pytest_llmperf.server.gpus import GpuLocks, Wish, take
+from pytest_llmperf.server.gpus import GpuLocks, Wish, require_there, take
 from pytest_llmperf.telemetry.cards import read_cards
 from pytest_llmperf.telemetry.clocks import ClockLock
 from pytest_llmperf.telemetry.nvml import NoDriverError
@@ -34,6 +34,13 @@ class Devices:
     def environment(self) -> dict[str, str]:
         """Variables for the server: the GPUs that are ours, and no others."""
         return {} if self._locks is None else visible(self._locks.cards)
+
+    def require(self, specs: Sequence[ServerSpec]) -> None:
+        """Raise InfraError where the GPUs of one of these servers are not in this machine; waits for none."""
+        for spec in specs:
+            wish = _wish(spec)
+            if wish is not None:
+                require_there(wish, _cards(spec))
 
     def acquire(self, spec: ServerSpec, tell: Callable[[float, str], None]) -> ServerSpec:
         """``spec`` with the GPUs that are ours now, seen to be free for it. Raises InfraError.

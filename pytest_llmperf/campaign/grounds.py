@@ -17,7 +17,7 @@ from pytest_llmperf.differences import differences as differing
 from pytest_llmperf.differences import with_test
 from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.identity import Identity
-from pytest_llmperf.metrics.gpu_validity import CLOCK_NOTE, arms_state
+from pytest_llmperf.metrics.gpu_validity import ARMS_NOTE, arms_state
 from pytest_llmperf.plan import Plan
 from pytest_llmperf.runner import planned
 from pytest_llmperf.stats.family import gate_row
@@ -73,7 +73,7 @@ class Grounds:
         assert case.comparison is not None
         fault = length_fault(case.plan, case.values["baseline"], case.values["candidate"])
         unlike, notes = arms_state(case.trials["baseline"], case.trials["candidate"])
-        case.notes = [*(note for note in case.notes if not note.startswith(CLOCK_NOTE)), *notes]
+        case.notes = [*(note for note in case.notes if not note.startswith(ARMS_NOTE)), *notes]
         fault = fault or unlike
         if fault is None:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -12,27 +12,24 @@ from typing import Final, Literal, Protocol, final
 
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.devices import Devices
-from pytest_llmperf.control.reset import empty_prefix_cache
-from pytest_llmperf.engines import computes_on_cpu
+from pytest_llmperf.campaign.prefixcache import left_in_cache, with_cache_fault
+from pytest_llmperf.campaign.startwatch import StartWatch
 from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerStartError
 from pytest_llmperf.identity import Identity
-from pytest_llmperf.metrics.resources import memory_series
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import LaunchReport, TrialReport
-from pytest_llmperf.samples import GPU_LOST, Telemetry
+from pytest_llmperf.server.disk import require_disk
 from pytest_llmperf.server.launch import Launch, launch
+from pytest_llmperf.server.provision import provision
 from pytest_llmperf.telemetry.machine import machine_facts
-from pytest_llmperf.telemetry.recorder import Recorder, record
 from pytest_llmperf.telemetry.start import observe_start, with_start
 
 __all__ = ["Arm", "Observer", "Rig"]
 
 Arm = Literal["baseline", "candidate"]
 
-START_INTERVAL_S: Final = 0.5
-"""Between two looks at the memory of a server that starts."""
 DEATH_NOTICE_S: Final = 1.0
 """How long the news of a server's death may take to arrive after the connection broke."""
 
@@ -92,8 +89,10 @@ class Rig:
         """A fresh launch of ``spec``; the one that is live ends first. Raises LlmperfError, having noted the launch."""
         self.stop()
         self._now = _Now(arm, block, priming, time.monotonic())
-        starting: list[Recorder] = []
+        watch = StartWatch()
         try:
+            if not self._past:
+                require_disk(self._report_dir, spec)
             spec = self._devices.acquire(spec, self._progress_of(spec))
             live = launch(
                 spec,
@@ -101,25 +100,36 @@ class Rig:
                 on_progress=self._progress_of(spec),
                 environment=machine_facts(spec, self._pool),
                 devices=self._devices.environment,
-                watch=lambda pid: _watch(starting, pid, spec),
+                watch=lambda pid: watch.record(pid, spec),
             )
-            if starting:
-                most, whole = _largest(starting[-1].telemetry)
-                live.start = replace(live.start, memory_bytes=most, whole_gpus=whole)
-            if (lost := _lost(starting)) is not None:
-                live.stop()
-                raise lost
         except LlmperfError as error:
             self._past.append(self._failed(error, spec))
-            if isinstance(error, ServerStartError) and (lost := _lost(starting)) is not None:
+            if isinstance(error, ServerStartError) and (lost := watch.lost()) is not None:
                 raise lost from error
             raise
         finally:
             self.observer.idle()
-        live.start = observe_start(live.start, live.engine, live.endpoint, live.log_path, spec)
+        self._live = live  # whatever fails from here on, it is ours to end
+        if (lost := watch.lost()) is not None:
+            self.stop(str(lost))
+            raise lost
+        live.start = observe_start(watch.noted(live.start), live.engine, live.endpoint, live.log_path, spec)
         live.identity = with_start(live.identity, live.start)
-        self._live = live
         return live
+
+    def require(self, specs: Sequence[ServerSpec]) -> None:
+        """Install and check, before the first launch, what the servers of all arms need: programs and weights, disk,
+        GPUs that are there and have the memory. Raises LlmperfError; the GPUs of the last stay ours."""
+        self.stop()
+        for spec in specs:
+            provision(spec)
+            require_disk(self._report_dir, spec)
+        try:
+            self._devices.require(specs)
+            for spec in specs:
+                self._devices.acquire(spec, self._progress_of(spec))
+        finally:
+            self.observer.idle()
 
     def replay(self, plan: Plan, number: int, salt: str) -> Trial:
         """One replay on the live launch, stored and noted; ``salt`` makes its texts unlike those of any other.
@@ -127,16 +137,17 @@ class Rig:
         Raises what ended it, with its partial trial stored; the death of the server in place of what it caused.
         """
         assert self._live is not None
+        kept = None
         try:
-            if not self._live.spec.targeted:  # what others have cached on a running server is theirs
-                empty_prefix_cache(self._live.endpoint, self._live.engine, ca_file=plan.server.ca_file)
+            kept = left_in_cache(plan, self._live, self._now.loads)
+            self._now.loads += 1
             trial = runner.run_replay(
                 plan, self._live, self.number, number, f"{self.salt}/{salt}", self._calibrations, self.observer
             )
-            self._keep(plan, trial, self._live.identity)
+            self._keep(plan, trial, self._live.identity, kept)
             self._live.check_alive()
         except runner.Interrupted as interrupted:
-            self._keep(plan, interrupted.trial, self._live.identity)
+            self._keep(plan, interrupted.trial, self._live.identity, kept)
             raise interrupted.cause from None
         except LlmperfError as error:
             raise self._better(error) from None
@@ -186,10 +197,11 @@ class Rig:
         self._past.append(self._report(live))
         self._live = None
 
-    def _keep(self, plan: Plan, trial: Trial, identity: Identity) -> None:
+    def _keep(self, plan: Plan, trial: Trial, identity: Identity, cached: str | None) -> None:
         template, hourly = self._calibrations.template_tokens(plan), self.hourly(identity)
-        trial = replace(trial, arm=self._now.arm)
-        self._trials[plan.nodeid].append(runner.store_trial(plan, trial, identity, template, self._report_dir, hourly))
+        trial = replace(trial, arm=self._now.arm, warnings=(*trial.warnings, *([cached] if cached else [])))
+        stored = runner.store_trial(plan, trial, identity, template, self._report_dir, hourly)
+        self._trials[plan.nodeid].append(stored if self._now.block is None else with_cache_fault(stored, cached, plan))
 
     def _better(self, error: LlmperfError) -> LlmperfError:
         """The death of the server, where that is what an error comes from: it holds command, exit code and log."""
@@ -249,29 +261,13 @@ class Rig:
 class _Now:
     """What the live launch is for."""
 
-    __slots__ = ("arm", "began", "block", "error", "priming")
+    __slots__ = ("arm", "began", "block", "error", "loads", "priming")
 
     def __init__(self, arm: Arm, block: int | None, priming: bool, began: float) -> None:
         self.arm, self.block, self.priming, self.began = arm, block, priming, began
         self.error: str | None = None
-
-
-def _watch(starting: list[Recorder], pid: int, spec: ServerSpec) -> Recorder:
-    """What records the memory of a server that starts; the last of ``starting`` is the one of the last attempt."""
-    starting.append(record(pid, None if computes_on_cpu(spec) else spec.gpus, START_INTERVAL_S))
-    return starting[-1]
-
-
-def _lost(starting: list[Recorder]) -> InfraError | None:
-    """The failure of a GPU while a server started."""
-    notes = starting[-1].telemetry.notes if starting else ()
-    return next((InfraError(note) for note in notes if note.startswith(GPU_LOST)), None)
-
-
-def _largest(telemetry: Telemetry) -> tuple[int | None, bool]:
-    """Most memory that the server had while it was watched, and whether that is memory of whole GPUs."""
-    samples, note = memory_series(telemetry)
-    return max((size for _, size in samples), default=None), bool(samples and note)
+        self.loads = 0
+        """That it has been given."""
 
 
 def _relative(path: Path | None, folder: Path) -> str | None:

@@ -20,7 +20,6 @@ from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.caches import cold
-from pytest_llmperf.server.provision import provision
 
 __all__ = ["Interleaving", "Start", "provided", "run_interleaved", "run_pair", "run_stored"]
 
@@ -51,11 +50,10 @@ class Interleaving:
     """Judge the case by its blocks so far, and store them."""
 
 
-def provided(cases: Sequence[Case], specs: Sequence[ServerSpec]) -> bool:
+def provided(rig: Rig, cases: Sequence[Case], specs: Sequence[ServerSpec]) -> bool:
     """Whether all that these servers need is here; where not, every open case has the trouble as its error."""
     try:
-        for spec in specs:
-            provision(spec)
+        rig.require(specs)
     except LlmperfError as error:
         _fail(cases, error)
         return False

@@ -101,7 +101,7 @@ class Umpire:
         if self._arms is not None:
             specs = {"baseline": self._arms.baseline, "candidate": self._arms.candidate}
         budget = Budget(self._terms.budget_s(spec.gpu_count))
-        if not provided(cases, tuple(specs.values())):
+        if not provided(rig, cases, tuple(specs.values())):
             return
         if self.mode in ("stored", "screened", "refresh"):
             meet = self._meet_stored if self.mode != "refresh" else _no_more

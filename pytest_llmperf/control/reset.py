@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final, Literal
 
 import httpx
 
@@ -11,30 +12,40 @@ from pytest_llmperf.engines import Engine
 from pytest_llmperf.engines.engine import mapping
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["empty_prefix_cache"]
+__all__ = ["Reset", "empty_prefix_cache"]
+
+_ABSENT: Final = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED)
 
 
-def empty_prefix_cache(endpoint: Endpoint, engine: Engine, *, ca_file: Path | None = None) -> bool:
-    """Whether the server says that its prefix cache is empty now.
+Reset = Literal["emptied", "refused", "not offered"]
 
-    False where the engine has no route for it, the server does not offer it (vLLM outside development mode), or
-    refuses it now (SGLang while requests run). Never raises for what the server does.
+
+def empty_prefix_cache(endpoint: Endpoint, engine: Engine, *, ca_file: Path | None = None) -> Reset:
+    """Ask for an empty prefix cache; how that went by the server's own word.
+
+    ``not offered`` where the engine has no route for it, or the server not (vLLM outside development mode);
+    ``refused`` where it does not do it now: SGLang while requests run, vLLM while blocks are in use. Never raises for
+    what the server does.
     """
     if not engine.reset_paths:
-        return False
+        return "not offered"
     with open_client(endpoint, ca_file=ca_file) as client:
-        return any(_emptied(client, path) for path in engine.reset_paths)
+        answers = [_asked(client, path) for path in engine.reset_paths]
+    return next((each for each in ("emptied", "refused") if each in answers), "not offered")
 
 
-def _emptied(client: httpx.Client, path: str) -> bool:
+def _asked(client: httpx.Client, path: str) -> Reset:
     try:
         response = client.post(path)
     except httpx.HTTPError:
-        return False
+        return "refused"
+    if response.status_code in _ABSENT:
+        return "not offered"
     if response.status_code != httpx.codes.OK:
-        return False
+        return "refused"
     try:
         answer = response.json()
     except ValueError:  # text, or no body at all
-        return True
-    return mapping(answer).get("success") is not False  # vLLM answers 200 to a failure too
+        return "emptied"
+    # vLLM answers 200 to a failure too.
+    return "refused" if mapping(answer).get("success") is False else "emptied"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines.flags import flags_of
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
 
 __all__ = ["find_file", "find_weights", "hub_folder", "require_named"]
@@ -35,7 +35,8 @@ def find_weights(spec: ServerSpec) -> str:
     """The folder of ``spec.model`` as an absolute path, or its name where the hub's cache has it.
 
     Servers are started offline: what is not there now would not be found then. Inside an image paths are the image's
-    own, and nothing is checked. Raises ConfigError.
+    own, and nothing is checked. Raises ConfigError for what can be no model, InfraError for a name whose weights this
+    machine lacks: another has them, and the test file is right.
     """
     written = require_named(spec)
     if spec.image or spec.image_template:
@@ -52,11 +53,12 @@ def find_weights(spec: ServerSpec) -> str:
     fetch += "" if revision == "main" else f" --revision {revision}"
     if not folder.is_dir():
         problem = f"{written!r} is no path (looked for {path.absolute()}) and not in the hub's cache, {folder.parent}"
-        raise ConfigError(where, "model", f"{problem}: {fetch}")
+        raise InfraError(f"{where}: model: {problem}: {fetch}")
     weights = flags.get("--load-format", "auto") in _PLAIN and "--empty-init" not in flags
     lacks = _lacks(folder, revision, weights=weights)
     if lacks is not None:
-        raise ConfigError(where, "model", f"{written!r} is not whole in the hub's cache, {folder}: {lacks}; {fetch}")
+        problem = f"{written!r} is not whole in the hub's cache, {folder}: {lacks}"
+        raise InfraError(f"{where}: model: {problem}; {fetch}")
     return written
 
 

@@ -12,10 +12,10 @@ from pytest_llmperf.cards import SLOWDOWNS, STEP_MHZ, reasons_in
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 
-__all__ = ["CLOCK_NOTE", "GpuFacts", "arms_state", "gpu_state"]
+__all__ = ["ARMS_NOTE", "GpuFacts", "arms_state", "gpu_state"]
 
-CLOCK_NOTE: Final = "the GPU's clock"
-"""How a note on the arms' clocks begins: a later one, over more launches, replaces it."""
+ARMS_NOTE: Final = "the GPU's"
+"""How a note on the state of the arms begins: a later one, over more launches, replaces it."""
 
 SLOWED: Final = 0.01
 """Share of a GPU's samples with a slowdown that makes a trial INVALID; less is a note."""
@@ -51,7 +51,8 @@ def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[s
     """Reasons that make a trial INVALID, and notes.
 
     Samples of the window count; for processes, which are asked for more seldom, also those close to it. A power cap is
-    normal under load and says nothing, unless a clock is to be held.
+    normal under load and says nothing, unless a clock is to be held. What no sample shows has not been shown to hold:
+    each GPU of the server that has none is spoken of.
     """
     window = trial.window
     inside: dict[int, list[GpuSample]] = defaultdict(list)
@@ -63,7 +64,9 @@ def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[s
             near[sample.gpu].append(sample)
     reasons: list[str] = [note for note in trial.telemetry.notes if note.startswith(GPU_LOST)]
     notes: list[str] = []
-    for gpu in sorted(near):
+    if trial.telemetry.gpus == ():
+        notes.append("which GPUs the server has is not known: neither a slowdown nor others on them can be seen")
+    for gpu in sorted({*(trial.telemetry.gpus or ()), *near}):
         samples = inside[gpu]
         share, text = _slowed(gpu, samples, window.start_ns)
         if share:
@@ -86,16 +89,19 @@ def arms_state(baseline: Sequence[Trial], candidate: Sequence[Trial]) -> tuple[s
     """
     faults, notes = [], []
     warm = [_start_temperatures(trials) for trials in (baseline, candidate)]
+    busy = [_busy(trials) for trials in (baseline, candidate)]
+    if baseline and candidate:
+        notes += _one_sided("temperature before the load", [len(each) for each in warm])
+        notes += _one_sided("clock under load", [len(each) for each in busy])
     if all(len(each) >= 2 for each in warm):
         before, after = (fmean(each) for each in warm)
         if abs(before - after) > START_K:
             began = f"the arms began at different GPU temperatures, {before:.0f} °C and {after:.0f} °C on average"
             faults.append(f"{began}: let the GPU cool down, or warm it up, alike before every launch")
-    busy = [_busy(trials) for trials in (baseline, candidate)]
     if all(len(each) >= FEW for each in busy):
         limits = [max(sample.sm_clock_mhz or 0 for sample in each) for each in busy]
         low = limits.index(min(limits))
-        text = f"{CLOCK_NOTE} reached {limits[0]} MHz in the baseline and {limits[1]} MHz in the candidate"
+        text = f"{ARMS_NOTE} clock reached {limits[0]} MHz in the baseline and {limits[1]} MHz in the candidate"
         if limits[1 - low] > (1 + CLOCK_OFF) * limits[low]:
             if _is_free(busy[low]):
                 faults.append(f"{text}: set the same clock limit for both (nvidia-smi -q -d CLOCK shows it)")
@@ -104,6 +110,14 @@ def arms_state(baseline: Sequence[Trial], candidate: Sequence[Trial]) -> tuple[s
         else:
             notes += _typical(busy)
     return "; ".join(faults) or None, tuple(notes)
+
+
+def _one_sided(what: str, known: Sequence[int]) -> list[str]:
+    """A note where one arm alone tells ``what``."""
+    if all(known) or not any(known):
+        return []
+    side = "baseline" if known[0] else "candidate"
+    return [f"{ARMS_NOTE} {what} is known of the {side} alone: whether the arms were alike cannot be told"]
 
 
 def _slowed(gpu: int, samples: Sequence[GpuSample], start_ns: int) -> tuple[float, str]:
@@ -145,6 +159,8 @@ def _strayed(gpu: int, samples: Sequence[GpuSample], mhz: int) -> list[str]:
 
 def _unseen(gpu: int, samples: Sequence[GpuSample], *, shared: bool) -> list[str]:
     """What cannot be ruled out, since the driver tells nothing of it."""
+    if not samples:
+        return [f"GPU {gpu}: no sample of the window: neither a slowdown nor others on it can be seen"]
     found = []
     if all(sample.throttle is None for sample in samples):
         found.append(f"GPU {gpu}: the driver does not tell what holds its clock down: a slowdown cannot be seen")
@@ -204,4 +220,4 @@ def _typical(busy: Sequence[Sequence[GpuSample]]) -> list[str]:
     caps = [sum(bool((s.throttle or 0) & _POWER_CAP) for s in each) / len(each) for each in busy]
     clocks = f"{before:.0f} MHz in the baseline and {after:.0f} MHz in the candidate (median)"
     capped = f"with the power cap active in {100 * caps[0]:.0f} % and {100 * caps[1]:.0f} % of the samples"
-    return [f"{CLOCK_NOTE} under load was {clocks}, {capped}"]
+    return [f"{ARMS_NOTE} clock under load was {clocks}, {capped}"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import engine_of
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 
-__all__ = ["cache_folders", "cold", "note_warm"]
+__all__ = ["cache_folders", "cold", "made_folders", "note_warm"]
 
 _NO_MATTER: Final = frozenset(
     {
@@ -23,14 +26,43 @@ _NO_MATTER: Final = frozenset(
 
 
 def cold(spec: ServerSpec) -> bool:
-    """Whether no launch of ``spec`` has come up yet, so that the next has to compile what later ones find."""
-    return any(not Path(folder).is_dir() for folder in cache_folders(spec).values())
+    """Whether no launch of ``spec`` has come up yet, so that the next has to compile what later ones find.
+
+    A launch that failed may have made the folders, and compiled some of it: that is cold still.
+    """
+    return any(not (Path(folder).is_dir() and _mark(folder).exists()) for folder in cache_folders(spec).values())
 
 
 def note_warm(spec: ServerSpec) -> None:
-    """A launch of ``spec`` has come up. It need not have used every folder; one that is missing means cold."""
-    for folder in cache_folders(spec).values():
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    """A launch of ``spec`` has come up. It need not have used every folder; one that is missing means cold.
+
+    Raises InfraError where that can't be noted.
+    """
+    for folder in made_folders(spec).values():
+        with _or_infra(folder):
+            _mark(folder).touch()
+
+
+def made_folders(spec: ServerSpec) -> dict[str, str]:
+    """``cache_folders``, made. Raises InfraError where one can't be."""
+    found = cache_folders(spec)
+    for folder in found.values():
+        with _or_infra(folder):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    return found
+
+
+@contextmanager
+def _or_infra(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InfraError(f"the compile cache {folder} can't be made: {error.strerror or error}") from error
+
+
+def _mark(folder: str) -> Path:
+    """Beside the folder, which is the engine's own."""
+    return Path(f"{folder}.warm")
 
 
 def cache_folders(spec: ServerSpec) -> dict[str, str]:

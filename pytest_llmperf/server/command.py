@@ -19,7 +19,11 @@ _ATTENDANT: Final = (
 
 
 def start_command(order: Order) -> ServerProcess:
-    """Run ``start`` as the server, or as what leaves it running elsewhere; ``stop`` runs at its end in any case."""
+    """Run ``start`` as the server, or as what leaves it running elsewhere; ``stop`` runs at its end in any case.
+
+    Where that is another machine, the program and the files that ``{command}`` names must be there at the same paths: a
+    model, and for TensorRT-LLM the file of options in our cache folder.
+    """
     spec = order.spec
     engine_command = order.engine_command() if spec.uses_engine_command else ()
     start = spec.filled(spec.start, order.port, engine_command)
@@ -33,9 +37,9 @@ def start_command(order: Order) -> ServerProcess:
         env=spec.env,
     )
     argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]
-    find_pid = _elsewhere if spec.elsewhere else None
+    find_pid = _unknown if spec.elsewhere or spec.detached else None
     return ServerProcess.start(argv, order.environment(), order.log_path, lease=lease, find_pid=find_pid)
 
 
-def _elsewhere(_pid: int) -> None:
-    """The process that we started is not the server."""
+def _unknown(_pid: int) -> None:
+    """The server is elsewhere, or the child of another: what we started is not it."""

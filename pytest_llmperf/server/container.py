@@ -6,20 +6,20 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import computes_on_cpu
 from pytest_llmperf.engines.models import hub_folder
 from pytest_llmperf.engines.redact import secrets
-from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
 from pytest_llmperf.server import dock
-from pytest_llmperf.server.caches import cache_folders
+from pytest_llmperf.server.caches import made_folders
 from pytest_llmperf.server.leases import new_lease
 from pytest_llmperf.server.ports import HOST
 from pytest_llmperf.server.process import ServerProcess
 from pytest_llmperf.server.started import Order
-from pytest_llmperf.server.sweep import LAUNCH_VARIABLE
 
 __all__ = ["removal", "start_container"]
 
@@ -27,6 +27,9 @@ _SHM_BYTES: Final = 16 << 30
 """Shared memory if nothing is said: NCCL of one node wants gigabytes, Docker gives 64 MiB. Only what is used counts."""
 _CACHES: Final = "/var/cache/pytest-llmperf"
 _HUB: Final = f"{_CACHES}/hub"
+_EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - inside, the loopback is the container's own; the port is published on ours
+_NVIDIA_DRIVER: Final = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+"""One of these is there where NVIDIA's driver is, under Windows too."""
 _NVIDIA: Final = "/opt/nvidia/nvidia_entrypoint.sh"
 """Prepares the driver's libraries and then runs its arguments; stays in front."""
 
@@ -50,17 +53,19 @@ def start_container(order: Order) -> ServerProcess:
             "report": str(order.log_path.parent.absolute()),
         }
     )
-    mounts, places = _model_mounts(order.given.model, spec)
-    for variable, folder in cache_folders(spec).items():
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    mounts, hub = _model_mounts(order.given.model, spec)
+    places: dict[str, str] = {}
+    mounts += _file_mounts(words, order.given.model)
+    for variable, folder in made_folders(spec).items():
         places[variable] = f"{_CACHES}/{variable.lower()}"
         mounts.append((folder, places[variable], "rw"))
-    engine = order.engine.environment(spec, order.port)
+    gpus, said = _gpus(spec)
     own = {
         "PYTHONUNBUFFERED": "1",
-        **engine,
+        **{name: _outwards(value) for name, value in order.engine.environment(spec, order.port).items()},
         **places,
         **spec.env,
+        **hub,
         "HF_HUB_OFFLINE": "1",
         LAUNCH_VARIABLE: lease.launch,
     }
@@ -72,7 +77,8 @@ def start_container(order: Order) -> ServerProcess:
         "env": own,
         "port": order.port,
         "mounts": mounts,
-        "gpus": None if computes_on_cpu(spec) else [str(each) for each in spec.gpus],
+        "gpus": gpus,
+        "said": said,
         "shm_size": spec.shm_size or _SHM_BYTES,
         "labels": {
             dock.LABEL: lease.launch,
@@ -99,8 +105,39 @@ def _inside(order: Order) -> tuple[list[str], list[str]]:
     own = order.given.entrypoint
     path = next((word for word in own if Path(word).name == program), program)
     wrapper = [own[0]] if own[:1] == (_NVIDIA,) else []
-    # Inside, the loopback is the container's own; outside, the port is published on ours only.
-    return [*wrapper, path], ["0.0.0.0" if word == HOST else word for word in command[1:]]  # noqa: S104
+    return [*wrapper, path], [_EVERYWHERE if word == HOST else word for word in command[1:]]
+
+
+def _outwards(value: str) -> str:
+    """A variable of the engine's that says where to listen (``127.0.0.1:11434``), as it is inside."""
+    return f"{_EVERYWHERE}{value.removeprefix(HOST)}" if value == HOST or value.startswith(f"{HOST}:") else value
+
+
+def _file_mounts(words: Sequence[str], model: str) -> list[tuple[str, str, str]]:
+    """Files of this machine that the command line names, read-only at their own paths: options, chat templates.
+
+    What is no file here is the image's own. The model is mounted apart, and a folder may be one to write to.
+    """
+    named = [Path(part) for word in words for part in (word, word.partition("=")[2]) if part.startswith("/")]
+    files = dict.fromkeys(str(path) for path in named if str(path) != model and path.is_file())
+    return [(path, path, "ro") for path in files]
+
+
+def _gpus(spec: ServerSpec) -> tuple[list[str] | None, str]:
+    """The GPUs to ask for (None: none, an empty list: all), and what to say of it in the log.
+
+    Without ``gpus`` a container sees what a process would see: what ``CUDA_VISIBLE_DEVICES`` leaves, else all.
+    """
+    if computes_on_cpu(spec):
+        return None, ""
+    if spec.gpus:
+        return [str(each) for each in spec.gpus], ""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = None if given is None else [each.strip() for each in given.split(",") if each.strip() not in ("", "-1")]
+    if visible == [] or not any(Path(path).exists() for path in _NVIDIA_DRIVER):
+        return None, "gpus is not set, and there is none to be seen: the container gets no GPU"
+    which = "all GPUs" if visible is None else f"the GPUs of CUDA_VISIBLE_DEVICES ({', '.join(visible)})"
+    return visible or [], f"gpus is not set: the container gets {which}, and no lock is taken; others may use them too"
 
 
 def _model_mounts(model: str, spec: ServerSpec) -> tuple[list[tuple[str, str, str]], dict[str, str]]:

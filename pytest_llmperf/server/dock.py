@@ -26,6 +26,7 @@ JOB_VARIABLE: Final = "PYTEST_LLMPERF_CONTAINER"
 """What the container is made of, as JSON: it may hold secrets, which would be seen on a command line."""
 LABEL: Final = "pytest-llmperf.launch"
 """On every container that we make; its value names the launch."""
+_PROCESSES: Final = Path("/proc")
 _REMOVE_SECONDS: Final = 40.0
 _LOOK_SECONDS: Final = 0.3
 
@@ -101,8 +102,7 @@ def host_pid(name: str) -> int | None:
         with _engine() as api:
             found = api.inspect_container(name)
         pid = int(found["State"]["Pid"])
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123 - no path worth a Path
-            own = found["Id"] in file.read()
+        own = found["Id"] in (_PROCESSES / str(pid) / "cgroup").read_text(encoding="utf-8")
     except (docker.errors.DockerException, InfraError, OSError, KeyError, ValueError):
         return None
     return pid if pid and own else None
@@ -141,6 +141,8 @@ def run(job: Mapping[str, Any]) -> int:
                 job["image"], command=job["command"], entrypoint=job["entrypoint"], environment=job["env"],
                 name=job["name"], labels=job["labels"], ports=[job["port"]], host_config=host,
             )  # fmt: skip
+            if job["said"]:
+                print(job["said"], flush=True)  # noqa: T201 - our output is its log
             if ends:
                 return 128 + signal.SIGTERM
             api.start(made["Id"])

@@ -23,12 +23,14 @@ from typing import Final, Self, final
 from pytest_llmperf.cards import Card
 from pytest_llmperf.errors import InfraError
 
-__all__ = ["FOLDER_VARIABLE", "GpuLocks", "Wish", "holder_of", "lock_folder", "take", "users_of"]
+__all__ = ["FOLDER_VARIABLE", "GpuLocks", "Wish", "holder_of", "lock_folder", "require_there", "take", "users_of"]
 
 FOLDER_VARIABLE: Final = "PYTEST_LLMPERF_LOCKS"
 """Environment variable with another folder for the locks."""
 _FOLDER: Final = "/tmp/pytest-llmperf-locks"  # noqa: S108 - one place for all users; checked before use
 _POLL_S: Final = 0.5
+_LOOKS: Final = 4
+_LOOK_S: Final = 0.01
 _MOST: Final = 300
 """Characters of what a lock file says that are read: others may write there."""
 
@@ -75,9 +77,12 @@ class GpuLocks:
 
     def try_one(self, card: Card) -> bool:
         """Lock it now, if nobody has it. Raises InfraError where the lock cannot be asked for."""
-        file = _locked(self.folder, card.uuid)
-        if file is None:
-            return False
+        tries = _LOOKS
+        while (file := _locked(self.folder, card.uuid)) is None:
+            tries -= 1
+            if not tries:
+                return False
+            time.sleep(_LOOK_S)  # it may be but somebody's look at who holds it
         self._files[card.uuid] = file
         self.cards = (*self.cards, card)
         return True
@@ -92,9 +97,9 @@ def take(
 ) -> GpuLocks:
     """Wait until the GPUs are ours and nobody else computes on them, at most ``wish.wait_s``; lock them.
 
-    ``look`` gives all GPUs of the machine as they are. ``tell`` is called with the seconds waited so far and for whom.
-    Nothing is held while it waits, so two jobs that want the same GPUs never wait for each other. Raises InfraError
-    that names who holds them.
+    ``look`` gives the GPUs that come into question as they are. ``tell`` is called with the seconds waited so far and
+    for whom. Nothing is held while it waits, so two jobs that want the same GPUs never wait for each other. Raises
+    InfraError that names who holds them, at once for GPUs that are not there or answer nothing.
     """
     begun = time.monotonic()
     locks = GpuLocks(folder)
@@ -110,16 +115,27 @@ def take(
         time.sleep(min(_POLL_S, max(0.0, wish.wait_s - waited)))
 
 
+def require_there(wish: Wish, cards: Sequence[Card]) -> None:
+    """Raise InfraError where ``cards`` can never be what is wished for: there are too few, or they are lost."""
+    known = {card.index for card in cards}
+    if missing := [gpu for gpu in wish.gpus if gpu not in known]:
+        names = ", ".join(map(str, sorted(known))) or "none"
+        raise InfraError(f"there is no GPU {missing[0]} in this machine; the driver knows {names}")
+    lost = [card.index for card in cards if card.silent]
+    if own := [gpu for gpu in wish.gpus if gpu in lost]:
+        raise InfraError(f"{_lost_text(own)}: reset or drain it")
+    if not wish.gpus and wish.count > len(known) - len(lost):
+        why = f", of which {_lost_text(lost)}" if lost else ""
+        raise InfraError(f"{wish} were asked for, and this machine has {len(cards)}{why}")
+
+
 def _attempt(locks: GpuLocks, wish: Wish, cards: Sequence[Card]) -> str | None:
     """Lock what is wished for; else why not."""
+    require_there(wish, cards)
     if wish.gpus:
         by_index = {card.index: card for card in cards}
-        missing = [gpu for gpu in wish.gpus if gpu not in by_index]
-        if missing:
-            known = ", ".join(map(str, sorted(by_index))) or "none"
-            raise InfraError(f"there is no GPU {missing[0]} in this machine; the driver knows {known}")
-        held = next((by_index[gpu] for gpu in wish.gpus if not locks.try_one(by_index[gpu])), None)
-        busy = [] if held is None else [_held_text(held, locks)]
+        ours = [by_index[gpu] for gpu in wish.gpus]
+        busy = next(([why] for card in ours if (why := _taken(locks, wish, card)) is not None), [])
     else:
         busy = _any(locks, wish, cards)
     if busy:
@@ -129,18 +145,26 @@ def _attempt(locks: GpuLocks, wish: Wish, cards: Sequence[Card]) -> str | None:
 
 def _any(locks: GpuLocks, wish: Wish, cards: Sequence[Card]) -> list[str]:
     """Lock as many as are wished for, those with most room first; else who has the others."""
-    if wish.count > len(cards):
-        raise InfraError(f"{wish} were asked for, and this machine has {len(cards)}")
+    able = [card for card in cards if not card.silent]
     busy = []
-    for card in sorted(cards, key=lambda card: (card.used_bytes or 0, card.index)):
+    for card in sorted(able, key=lambda card: (card.used_bytes is None, card.used_bytes or 0, card.index)):
         if len(locks.cards) == wish.count:
             break
-        # A GPU that others use without a lock would make the measurement invalid.
-        if card.processes and not wish.shared:
-            busy.append(f"GPU {card.index} is in use by {users_of(card)}")
-        elif not locks.try_one(card):
-            busy.append(_held_text(card, locks))
+        if (why := _taken(locks, wish, card)) is not None:
+            busy.append(why)
     return [] if len(locks.cards) == wish.count else busy
+
+
+def _taken(locks: GpuLocks, wish: Wish, card: Card) -> str | None:
+    """Lock it; else who has it. A GPU that others use without a lock would make the measurement invalid."""
+    if card.processes and not wish.shared:
+        return f"GPU {card.index} is in use by {users_of(card)}, which holds no lock (gpu_shared = true lets it stay)"
+    return None if locks.try_one(card) else _held_text(card, locks)
+
+
+def _lost_text(gpus: Sequence[int]) -> str:
+    names = " and ".join(f"GPU {gpu}" for gpu in gpus)
+    return f"{names} {'answer' if len(gpus) > 1 else 'answers'} nothing to the driver (lost?)"
 
 
 def users_of(card: Card) -> str:

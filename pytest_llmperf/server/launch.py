@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -127,8 +127,8 @@ def launch(
             require_free(spec.port)
         port = spec.port or free_port()
         try:
-            log = _new_log(spec, log_dir)
-            return _start(spec, given, port, log, on_progress, environment or {}, devices or {}, watch or nullcontext)
+            order = Order(spec, engine, given, port, _new_log(spec, log_dir), devices or {})
+            return _start(_Asked(order, on_progress or _no_progress, environment or {}, watch))
         except ServerStartError as error:
             lost_port = error.exit_code is not None and error.exit_code == engine.retry_exit_code
             if lost_port and spec.port is not None:
@@ -138,42 +138,69 @@ def launch(
     raise AssertionError("unreachable")
 
 
-def _start(
-    spec: ServerSpec,
-    given: Provisioned,
-    port: int,
-    log_path: Path,
-    on_progress: Progress | None,
-    environment: Mapping[str, Fact],
-    devices: Mapping[str, str],
-    watch: Watch,
-) -> Launch:
+@final
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one attempt to start a server is given."""
+
+    order: Order
+    on_progress: Progress
+    environment: Mapping[str, Fact]
+    watch: Watch | None
+
+
+@final
+class _Watched:
+    """``watch`` of the server's process, from when its pid is known: a container has none before it runs."""
+
+    def __init__(self, asked: _Asked, process: StartedServer) -> None:
+        self._asked, self._process = asked, process
+        self._stack, self._begun = ExitStack(), asked.watch is None
+
+    def __enter__(self) -> Self:
+        self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._look()
+        self._stack.close()
+
+    def progress(self, seconds: float, line: str) -> None:
+        self._look()
+        self._asked.on_progress(seconds, line)
+
+    def _look(self) -> None:
+        if self._begun or self._asked.watch is None or (pid := self._process.pid) is None:
+            return
+        self._begun = True
+        self._stack.enter_context(self._asked.watch(pid))
+
+
+def _start(asked: _Asked) -> Launch:
     """One attempt. Whatever goes wrong, nothing of it is left running."""
-    order = Order(spec, engine_of(spec), given, port, log_path, devices)
-    engine, by_command = order.engine, spec.launched_by == "command"
-    needs_compiling = cold(spec)
-    base, host, seen_port, tls = f"http://{HOST}:{port}", HOST, port, False
+    order = asked.order
+    spec, engine, given = order.spec, order.engine, order.given
+    by_command, needs_compiling = spec.launched_by == "command", cold(spec)
+    base, host, port, tls = f"http://{HOST}:{order.port}", HOST, order.port, False
     if by_command:
-        base, host, seen_port, tls = base_url(spec.filled((spec.ready_url or "",), port)[0])
+        base, host, port, tls = base_url(spec.filled((spec.ready_url or "",), port)[0])
     headers = request_headers(spec) if by_command else {}
     begun = time.monotonic()
     process = _LAUNCHERS[spec.launched_by](order)
-    pid = process.pid
-    watched = nullcontext() if pid is None else watch(pid)
     try:
-        endpoint = Endpoint(base, host, seen_port, tls, "", engine.name, headers)
+        endpoint = Endpoint(base, host, port, tls, "", engine.name, headers)
         control = open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout))
-        with watched, control as client:
+        with _Watched(asked, process) as watched, control as client:
             await_ready(
                 process,
                 client,
                 engine.ready_path,
                 begun=begun,
                 timeout=spec.startup_timeout,
-                on_progress=on_progress or _no_progress,
+                on_progress=watched.progress,
             )
             models, name = launched_model(client, endpoint, engine, given.model or spec.model or "")
-            endpoint = Endpoint(base, host, seen_port, tls, name, engine.name, headers)
+            endpoint = Endpoint(base, host, port, tls, name, engine.name, headers)
             answer = await_answer(process, client, endpoint, engine.apis)
             time_to_ready = time.monotonic() - begun
             require_own(process, port)
@@ -187,7 +214,7 @@ def _start(
                 fingerprint=answer.system_fingerprint,
                 version=given.version,
                 image=given.image or None,
-                environment=environment,
+                environment=asked.environment,
             )
         note_warm(spec)
     except ServerStartError:
@@ -206,7 +233,7 @@ def _start(
         endpoint=endpoint,
         identity=identity,
         command=process.command,
-        log_path=log_path,
+        log_path=order.log_path,
         pid=process.pid,
         start=StartUp(time_to_ready_s=time_to_ready, cold=needs_compiling),
         _process=process,

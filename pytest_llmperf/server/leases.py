@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_llmperf.engines.redact import redact, secret_name
 from pytest_llmperf.errors import InfraError
+from pytest_llmperf.plan import Launcher
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
 from pytest_llmperf.server.tree import Process, runs, started
 
 __all__ = ["Found", "Lease", "Standing", "end", "lease_folder", "leases", "new_lease"]
 
-Launcher = Literal["process", "command", "container"]
 Standing = Literal["held", "ending", "stale", "elsewhere", "unreadable"]
 """``held``: its pytest runs. ``ending``: its pytest has gone, its guard has not yet. ``stale``: both have gone.
 ``elsewhere``: of another machine, container or user, and not ours to judge."""

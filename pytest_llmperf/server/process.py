@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -14,11 +13,13 @@ from typing import Any, Final, Self
 
 import psutil
 
+from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
 from pytest_llmperf.errors import InfraError, ServerStartError
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.leases import Lease, new_lease
 from pytest_llmperf.server.started import Order
-from pytest_llmperf.server.sweep import ENDED_SECONDS, LAUNCH_VARIABLE, run_ended, sweep
+from pytest_llmperf.server.sweep import ENDED_SECONDS, run_ended, sweep
 from pytest_llmperf.server.tree import started
 
 __all__ = ["PACKAGES", "ServerProcess", "start_process"]
@@ -33,7 +34,6 @@ _ORPHAN_GRACE: Final = 3.0
 _GUARD_SECONDS: Final = 15.0
 """What the guard may take beyond the grace before we do its work."""
 _TAIL_BYTES: Final = 65536
-_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def start_process(order: Order) -> ServerProcess:
@@ -85,8 +85,8 @@ class ServerProcess:
 
         ``lease`` says what it is called, and what to run at its end for what it does not hold itself; ``hidden`` are
         secrets to keep out of the log besides those of ``command`` and ``env``. ``find_pid``
-        leads from the pid of ``command`` to that of the server, where these are not the same; None where the server is
-        not of this machine. Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
+        leads from the pid of ``command`` to that of the server, where these are not the same; None while that is not
+        known. Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
         """
         lease = lease or new_lease(command)
         env = {**env, LAUNCH_VARIABLE: lease.launch}
@@ -133,7 +133,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server itself (the leader of its tree); None where it is not of this machine."""
+        """Process id of the server itself (the leader of its tree); None where that is not known (yet)."""
         assert self._pid is not None
         return self._pid if self._find_pid is None else self._find_pid(self._pid)
 
@@ -186,9 +186,7 @@ class ServerProcess:
             return ()
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
-        # A progress bar rewrites its line with carriage returns: only the last state counts.
-        shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in _ANSI.sub("", text).split("\n"))
-        return tuple([line for line in shown if line][-lines:])
+        return tuple([*plain_lines(text)][-lines:])
 
     def stop(self, grace: float = 30.0) -> tuple[str, ...]:
         """End the server and all that came of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice.

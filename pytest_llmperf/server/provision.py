@@ -40,8 +40,8 @@ class Provisioned:
 def provision(spec: ServerSpec) -> Provisioned:
     """Install and check what ``spec`` needs. Nothing to do, and at once done, where it has been done before.
 
-    Raises ConfigError for an engine, parameter, model, program or version that isn't there, InfraError where the
-    package index, the disk or the tool that installs fails.
+    Raises ConfigError for an engine, parameter, path, program or version that isn't there, InfraError where the weights
+    are not on this machine, and where the package index, the disk or the tool that installs fails.
     """
     if spec.targeted:
         return Provisioned()

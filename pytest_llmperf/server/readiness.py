@@ -73,7 +73,10 @@ def require_own(process: StartedServer, port: int) -> None:
         if process.listens(port) is not False:
             return
         if time.monotonic() > deadline:
-            raise InfraError(f"port {port} was taken by another process while the server started")
+            raise InfraError(
+                f"on port {port} another process answers than the server that was started, or one of its children; "
+                "where a command has a daemon run the server (docker run, systemd-run), write detached = true"
+            )
         time.sleep(_FIRST_POLL)
     raise start_error(process, "the server ended before it was ready")
 

@@ -60,7 +60,7 @@ class StartedServer(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server itself; None where it is not of this machine."""
+        """Process id of the server itself; None where it is not known (yet), or not of this machine."""
 
     @property
     def exit_code(self) -> int | None:

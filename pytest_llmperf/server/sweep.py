@@ -11,12 +11,10 @@ from typing import Final
 
 import psutil
 
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.tree import Process, kill, runs, started
 
-__all__ = ["ENDED_SECONDS", "LAUNCH_VARIABLE", "run_ended", "survivors", "sweep"]
-
-LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
-"""Set in the server's environment to a name of its launch; every process that comes of it inherits it."""
+__all__ = ["ENDED_SECONDS", "run_ended", "survivors", "sweep"]
 
 ENDED_SECONDS: Final = 60.0
 """What a command gets that ends a server elsewhere."""

@@ -9,6 +9,7 @@ asks of whoever changes clocks. The driver does not tell whether clocks were loc
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from pytest_llmperf.telemetry.nvml import GpuLostError, Library, NoDriverError, 
 __all__ = ["ClockLock", "keep"]
 
 _HELD: Final = "held"
+_GIVEN_BACK, _NEVER_HELD, _LEFT = 0, 3, 4
+"""Exit status of the keeper; a Python that fails ends with 1 or 2."""
 _ANSWER_S: Final = 20.0
 _SETTLE_S: Final = 5.0
 
@@ -37,11 +40,18 @@ class ClockLock:
         self._keeper = _start(mhz, self._uuids)
         try:
             assert self._keeper.stdout is not None
-            answer = self._keeper.stdout.readline().strip()
+            answered, _, _ = select.select([self._keeper.stdout], [], [], _ANSWER_S)
+            answer = self._keeper.stdout.readline().strip() if answered else ""
             if answer != _HELD:
                 raise InfraError(f"lock_clocks = {mhz}: {answer or 'the driver gave no answer'}")
             _await_ceiling(mhz, look)
-        except BaseException:
+        except InfraError as error:
+            try:
+                self.release()
+            except InfraError as left:
+                raise InfraError(f"{error}; {left}") from error
+            raise
+        except BaseException:  # Ctrl-C
             self.release()
             raise
 
@@ -52,37 +62,60 @@ class ClockLock:
             return
         with suppress(OSError):
             keeper.stdin.close()
-        try:
-            status = keeper.wait(_ANSWER_S)
-        except subprocess.TimeoutExpired:
-            keeper.kill()
-            status = keeper.wait()
+        status = _status(keeper)
         if keeper.stdout is not None:
             keeper.stdout.close()
-        if status not in (0, 1):  # it was killed itself: another one does its work
-            again = subprocess.run(_command(0, self._uuids), check=False, capture_output=True, stdin=subprocess.DEVNULL)
-            if again.returncode:
-                raise InfraError(f"the clocks of {', '.join(self._uuids)} may still be locked: run nvidia-smi -rgc")
+        # Where it was killed itself, or refused, another one tries.
+        if status not in (_GIVEN_BACK, _NEVER_HELD) and _freed(self._uuids) != _GIVEN_BACK:
+            raise InfraError(f"the clocks of {', '.join(self._uuids)} may still be locked: run nvidia-smi -rgc as root")
 
 
 def keep(library: Library, mhz: int, uuids: Sequence[str], wait: Callable[[str], None]) -> int:
-    """Lock the clocks, ``wait`` with what there is to say, give them back. 0: they were held, 1: refused."""
+    """Lock the clocks, ``wait`` with what there is to say, give them back.
+
+    0: they were held, 3: the driver refused, 4: it does not take back what was locked.
+    """
     locked: list[Any] = []
+    status = _GIVEN_BACK
     try:
         for uuid in uuids:
             handle = library.demand("nvmlDeviceGetHandleByUUID", uuid)
-            locked.append(handle)  # before it is tried: to give back too much does no harm
             if mhz:
                 library.demand("nvmlDeviceSetGpuLockedClocks", handle, mhz, mhz)
+            locked.append(handle)
         wait(_HELD)
-        return 0
     except (LookupError, GpuLostError) as error:
+        status = _NEVER_HELD
         wait(f"refused by the driver: {error.args[0] if error.args else error}")
-        return 1
-    finally:
-        for handle in locked:
-            with suppress(GpuLostError):
-                library.ask("nvmlDeviceResetGpuLockedClocks", handle)
+    for handle in locked:
+        try:
+            library.demand("nvmlDeviceResetGpuLockedClocks", handle)
+        except GpuLostError:  # a reset of the GPU, which it needs now, frees its clocks too
+            continue
+        except LookupError:
+            status = _LEFT
+    return status
+
+
+def _status(keeper: subprocess.Popen[str]) -> int | None:
+    """How it ended; None where not even SIGKILL ends it, for the driver hangs."""
+    with suppress(subprocess.TimeoutExpired):
+        return keeper.wait(_ANSWER_S)
+    keeper.kill()
+    with suppress(subprocess.TimeoutExpired):
+        return keeper.wait(_ANSWER_S)
+    return None
+
+
+def _freed(uuids: Sequence[str]) -> int | None:
+    """Give the clocks back without having held them; how that went."""
+    try:
+        done = subprocess.run(
+            _command(0, uuids), check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=_ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.returncode
 
 
 def _await_ceiling(mhz: int, look: Callable[[], Sequence[Card]]) -> None:
@@ -124,7 +157,7 @@ def _main(mhz: str, *uuids: str) -> int:
             return keep(library, int(mhz), uuids, wait)
     except NoDriverError as error:
         wait(str(error))
-        return 1
+        return _NEVER_HELD
 
 
 if __name__ == "__main__":

@@ -8,18 +8,17 @@ from typing import Any, Final, Self, final
 
 import psutil
 
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 from pytest_llmperf.telemetry.cards import clock_reasons, memory_of
 from pytest_llmperf.telemetry.gpm import Activity
 from pytest_llmperf.telemetry.nvml import GpuLostError, Library, NoDriverError
 from pytest_llmperf.telemetry.xid import Faults
 
-__all__ = ["LAUNCH_VARIABLE", "GpuSampler"]
+__all__ = ["GpuSampler"]
 
 SELDOM_NS: Final = 1_000_000_000
 """Between two questions for what costs the driver more."""
-LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
-"""In the environment of every process that came of one launch."""
 
 
 @final

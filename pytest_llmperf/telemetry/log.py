@@ -13,28 +13,20 @@ from typing import Final, final
 
 from pytest_llmperf.engines import Engine
 from pytest_llmperf.engines.engine import LogFact
+from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample, Gauge, Quantity, StartUp
 
-__all__ = ["LogWatch", "log_facts", "plain_lines", "start_facts"]
+__all__ = ["LogWatch", "log_facts", "start_facts"]
 
-_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _PIECE: Final = 1024 * 1024
 _LONGEST_LINE: Final = 65536
 _ERRORS_KEPT: Final = 5
 _SHOWN: Final = 300
 _COUNTED: Final[frozenset[LogFact]] = frozenset({"preempted", "would_tell", "error"})
-
-
-def plain_lines(text: str) -> Iterator[str]:
-    """Lines that are not empty, without colours; of a line that a progress bar rewrites the last state."""
-    for line in _ANSI.sub("", text).split("\n"):
-        shown = line.rstrip("\r").rpartition("\r")[2].rstrip()
-        if shown:
-            yield shown
 
 
 def log_facts(lines: Iterable[str], patterns: Mapping[LogFact, tuple[str, ...]]) -> dict[LogFact, float]:

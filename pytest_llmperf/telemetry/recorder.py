@@ -137,7 +137,7 @@ class Recorder:
         if self._tree is None:
             notes.append("the server is not a process of ours: its memory and CPU are not seen")
         elif self._gpus == ():
-            notes.append("GPU memory not measured: gpus does not say which GPUs the server has")
+            notes.append("GPU memory not measured, and no GPU locked: gpus does not say which GPUs the server has")
         if self._tree is not None and not self._host:
             notes.append("no process of the server was left to sample")
         gaps = [(after - before) / 1e9 for before, after in pairwise(self._rounds)]

@@ -186,7 +186,7 @@ def test_what_a_real_vllm_tells_is_understood(tmp_path: Path, program: str) -> N
         assert [told.value(name) for name in known] == ["4", "1024", "true", "1024", "bf16"]
         assert {told.input[name].source for name in known} == {"live"}
         assert told.value("model_root") == str(model)
-        assert empty_prefix_cache(live.endpoint, engine) is True
+        assert empty_prefix_cache(live.endpoint, engine) == "emptied"
         with open_client(live.endpoint) as client:
             page = fetch(client, "/metrics").text
             info: dict[str, Any] = fetch(client, "/server_info?config_format=json").json()

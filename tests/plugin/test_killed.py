@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,31 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 40.0
         time.sleep(0.02)
 
 
-def run(folder: Path, phase: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def run(folder: Path, phase: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A pytest of its own; whatever fails meanwhile, neither it nor its guard nor the engine stays."""
     monkeypatch.setenv("PHASE", phase)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     load = "requests=6" if phase in ("stop", "between launches") else 'duration="120 s"'
     (folder / "test_it.py").write_text(TESTS.replace("LOAD", load))
     (folder / "conftest.py").write_text(CONFTEST)
-    with (folder / "output.txt").open("w") as output:
-        return subprocess.Popen(
+    with (
+        (folder / "output.txt").open("w") as output,
+        subprocess.Popen(
             [sys.executable, "-m", "pytest", "--llmperf", "-p", "no:cacheprovider", *options],
             cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        ) as process,
+    ):  # fmt: skip
+        try:
+            yield process
+        finally:
+            guards = [lease["guard"][0] for lease in leases(folder) if lease.get("guard")]
+            process.kill()
+            for pid in guards:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for left in engine(folder):
+                left.kill()
 
 
 def engine(folder: Path) -> list[psutil.Process]:
@@ -124,46 +139,46 @@ def test_nothing_of_the_engine_outlives_a_killed_pytest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     options = ("--llmperf-ab", "max_num_seqs=1") if phase == "between launches" else ()
-    pytest_run = run(tmp_path, phase, monkeypatch, *options)
-    if phase == "start-up":
-        wait_until(lambda: is_up(tmp_path, 1), "the engine is up")
-    else:
-        wait_until((tmp_path / "reached").exists, f"{phase} is reached")
-    tree = psutil.Process(pytest_run.pid).children(recursive=True)
-    assert bool(engine(tmp_path)) == (phase not in ("provision", "between launches"))
-    os.kill(pytest_run.pid, signal.SIGKILL)
-    pytest_run.wait()
-    wait_until(lambda: not engine(tmp_path), f"{engine(tmp_path)} are gone", 10)
-    wait_until(lambda: not any(process.is_running() for process in tree), "all that pytest had started is gone", 10)
-    assert leases(tmp_path) == []
+    with run(tmp_path, phase, monkeypatch, *options) as pytest_run:
+        if phase == "start-up":
+            wait_until(lambda: is_up(tmp_path, 1), "the engine is up")
+        else:
+            wait_until((tmp_path / "reached").exists, f"{phase} is reached")
+        tree = psutil.Process(pytest_run.pid).children(recursive=True)
+        assert bool(engine(tmp_path)) == (phase not in ("provision", "between launches"))
+        os.kill(pytest_run.pid, signal.SIGKILL)
+        pytest_run.wait()
+        wait_until(lambda: not engine(tmp_path), f"{engine(tmp_path)} are gone", 10)
+        wait_until(lambda: not any(process.is_running() for process in tree), "all that pytest had started is gone", 10)
+        assert leases(tmp_path) == []
 
 
 def test_nothing_of_the_engine_outlives_its_killed_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pytest itself then ends what there is, and says that the server has died."""
-    pytest_run = run(tmp_path, "load", monkeypatch)
-    wait_until((tmp_path / "reached").exists, "load is reached")
-    (lease,) = leases(tmp_path)
-    os.kill(lease["guard"][0], signal.SIGKILL)
-    wait_until(lambda: not engine(tmp_path), f"{engine(tmp_path)} are gone", 10)
-    assert pytest_run.wait(40) == 1
-    assert "the server ended while it was still needed" in (tmp_path / "output.txt").read_text()
-    assert leases(tmp_path) == []
+    with run(tmp_path, "load", monkeypatch) as pytest_run:
+        wait_until((tmp_path / "reached").exists, "load is reached")
+        (lease,) = leases(tmp_path)
+        os.kill(lease["guard"][0], signal.SIGKILL)
+        wait_until(lambda: not engine(tmp_path), f"{engine(tmp_path)} are gone", 10)
+        assert pytest_run.wait(40) == 1
+        assert "the server ended while it was still needed" in (tmp_path / "output.txt").read_text()
+        assert leases(tmp_path) == []
 
 
 def test_what_outlives_both_is_ended_by_reap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest_run = run(tmp_path, "load", monkeypatch)
-    wait_until((tmp_path / "reached").exists, "load is reached")
-    (lease,) = leases(tmp_path)
-    guard = psutil.Process(lease["guard"][0])
-    guard.suspend()  # else it may see that pytest has gone before it goes itself
-    pytest_run.kill()
-    guard.kill()
-    pytest_run.wait()
-    left = engine(tmp_path)
-    assert left
-    reap = [sys.executable, "-m", "pytest_llmperf.cli", "doctor", "reap"]
-    assert subprocess.run([*reap, "--dry-run"], capture_output=True, check=False).returncode == 1
-    assert engine(tmp_path)
-    assert subprocess.run(reap, capture_output=True, check=False).returncode == 0
-    assert engine(tmp_path) == []
-    assert leases(tmp_path) == []
+    with run(tmp_path, "load", monkeypatch) as pytest_run:
+        wait_until((tmp_path / "reached").exists, "load is reached")
+        (lease,) = leases(tmp_path)
+        guard = psutil.Process(lease["guard"][0])
+        guard.suspend()  # else it may see that pytest has gone before it goes itself
+        pytest_run.kill()
+        guard.kill()
+        pytest_run.wait()
+        left = engine(tmp_path)
+        assert left
+        reap = [sys.executable, "-m", "pytest_llmperf.cli", "doctor", "reap"]
+        assert subprocess.run([*reap, "--dry-run"], capture_output=True, check=False).returncode == 1
+        assert engine(tmp_path)
+        assert subprocess.run(reap, capture_output=True, check=False).returncode == 0
+        assert engine(tmp_path) == []
+        assert leases(tmp_path) == []

@@ -19,20 +19,20 @@ def endpoint(url: str) -> Endpoint:
 @pytest.mark.parametrize(
     ("engine", "answers", "done"),
     [
-        ("vllm", {"/reset_prefix_cache": (200, {"success": True})}, True),
-        ("vllm", {"/reset_prefix_cache": (200, "")}, True),  # before it said whether
-        ("vllm", {"/reset_prefix_cache": (200, {"success": False})}, False),
-        ("vllm", {}, False),  # no development mode: 404
-        ("sglang", {"/flush_cache": (200, "Cache flushed.")}, True),
-        ("sglang", {"/flush_cache": (400, "Flush cache failed.")}, False),  # requests are running
-        ("tgi", {}, False),
+        ("vllm", {"/reset_prefix_cache": (200, {"success": True})}, "emptied"),
+        ("vllm", {"/reset_prefix_cache": (200, "")}, "emptied"),  # before it said whether
+        ("vllm", {"/reset_prefix_cache": (200, {"success": False})}, "refused"),
+        ("vllm", {}, "not offered"),  # no development mode: 404
+        ("sglang", {"/flush_cache": (200, "Cache flushed.")}, "emptied"),
+        ("sglang", {"/flush_cache": (400, "Flush cache failed.")}, "refused"),  # requests are running
+        ("tgi", {}, "not offered"),
     ],
 )
 def test_whether_it_was_emptied(
-    serve: Callable[..., str], engine: str, answers: dict[str, tuple[int, object]], done: bool
+    serve: Callable[..., str], engine: str, answers: dict[str, tuple[int, object]], done: str
 ) -> None:
-    assert empty_prefix_cache(endpoint(serve(answers)), ENGINES[engine]) is done
+    assert empty_prefix_cache(endpoint(serve(answers)), ENGINES[engine]) == done
 
 
 def test_a_server_that_is_gone_has_emptied_nothing() -> None:
-    assert empty_prefix_cache(endpoint("http://127.0.0.1:1"), ENGINES["vllm"]) is False
+    assert empty_prefix_cache(endpoint("http://127.0.0.1:1"), ENGINES["vllm"]) == "refused"

@@ -18,7 +18,7 @@ import pytest
 from pytest_llmperf.engines import ENGINES, engine_of
 from pytest_llmperf.engines.engine import check_parameters
 from pytest_llmperf.engines.parameters import named_words
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
 
 
@@ -312,10 +312,10 @@ def test_a_launch_needs_a_model_that_is_there(engine: str, tmp_path: Path, monke
         with pytest.raises(ConfigError, match=r"model: '.*none' does not exist \(looked for /"):
             find(spec(engine, model=absent))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(ConfigError, match=r"'org/m' is no path .*not in the hub's cache, .*/hub: .*hf download org/m"):
+    with pytest.raises(InfraError, match=r"'org/m' is no path .*not in the hub's cache, .*/hub: .*hf download org/m"):
         find(spec(engine, model="org/m"))
     other = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": ""}
-    with pytest.raises(ConfigError, match="home/hub"):
+    with pytest.raises(InfraError, match="home/hub"):
         find(spec(engine, model="org/m", env=other))
     assert find(spec(engine, model="/in/the/image", image="x")) == "/in/the/image"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines.models import find_weights, hub_folder
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -87,7 +87,7 @@ def without(*names: str) -> Callable[[Path], None]:
 )
 def test_what_a_download_left_out_is_said(folder: Path, damage: Callable[[Path], object], lacks: str) -> None:
     damage(folder)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InfraError) as caught:
         find_weights(spec())
     assert str(caught.value) == (
         f"servers.s: model: 'org/m' is not whole in the hub's cache, {folder}: {lacks}; servers start offline, so "
@@ -96,7 +96,7 @@ def test_what_a_download_left_out_is_said(folder: Path, damage: Callable[[Path],
 
 
 def test_another_revision_is_fetched_as_that(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no snapshot of 'v2'; .*: hf download org/m --revision v2$"):
+    with pytest.raises(InfraError, match=r"no snapshot of 'v2'; .*: hf download org/m --revision v2$"):
         find_weights(spec(extra_args=("--revision=v2",)))
 
 
@@ -105,7 +105,7 @@ def test_invented_weights_need_no_files(folder: Path, engine: str) -> None:
     without(*SHARDS)(folder)
     for invented in (("--load-format", "dummy"), ("--empty-init",)):
         assert find_weights(spec(engine=engine, extra_args=invented)) == "org/m"
-    with pytest.raises(ConfigError, match="absent"):
+    with pytest.raises(InfraError, match="absent"):
         find_weights(spec(engine=engine))
 
 

@@ -92,6 +92,29 @@ def test_what_the_driver_does_not_tell_is_said() -> None:
     assert gpu_state(watched(at(100, throttle=None, foreign_pids=None), at(300))) == ([], [])
 
 
+def test_a_gpu_without_samples_has_not_shown_that_it_held_its_clock() -> None:
+    """The sampler died before the window; one of two GPUs was never seen."""
+    locked = GpuFacts(locked_mhz=1500)
+    unshown = "no sample under load tells its clock, so nothing shows that it held 1500 MHz"
+    dead = watched(at(-4000, sm_clock_mhz=1500), notes=("the sampler failed: OSError: x",))
+    assert gpu_state(dead, locked)[0] == [f"GPU 0: {unshown}"]
+    held = tuple(at(100 * n, sm_clock_mhz=1500) for n in range(9))
+    half = trial([record()], telemetry=Telemetry(gpu=held, gpus=(0, 1)))
+    assert gpu_state(half, locked)[0] == [f"GPU 1: {unshown}"]
+    unseen = "GPU 1: no sample of the window: neither a slowdown nor others on it can be seen"
+    assert gpu_state(half) == ([], [unseen])
+
+
+def test_without_a_driver_it_is_said_that_throttling_cannot_be_seen() -> None:
+    absent = ("GPU memory not measured: no NVIDIA driver",)
+    named = trial([record()], telemetry=Telemetry(gpus=(0,), notes=absent))
+    unknown = trial([record()], telemetry=Telemetry(gpus=(), notes=absent))
+    for each, which in ((named, "GPU 0: no sample of the window"), (unknown, "which GPUs the server has is not known")):
+        validity = assess(each, LoadFacts())
+        assert validity.valid
+        assert f"{which}: neither a slowdown nor others on" in " ".join(validity.notes)
+
+
 def test_a_lost_gpu_is_a_reason() -> None:
     assert gpu_state(watched(notes=("x", f"{GPU_LOST}: GPU 0: gone")))[0] == [f"{GPU_LOST}: GPU 0: gone"]
 
@@ -124,6 +147,15 @@ def test_arms_that_began_at_different_temperatures_are_not() -> None:
 def test_one_launch_of_each_arm_is_no_ground_for_a_temperature() -> None:
     """Whichever goes first finds a cooler GPU."""
     assert arms_state(launches(36), launches(60)) == (None, ())
+
+
+def test_what_one_arm_alone_tells_is_no_comparison_and_said() -> None:
+    blind = [watched(launch=2), watched(launch=3)]
+    apart = "of the baseline alone: whether the arms were alike cannot be told"
+    known = [f"the GPU's {what} is known {apart}" for what in ("temperature before the load", "clock under load")]
+    assert arms_state(launches(30, 30), blind) == (None, tuple(known))
+    assert "of the candidate alone" in arms_state(blind, launches(30, 30))[1][0]
+    assert arms_state([], launches(30, 30)) == (None, ())  # stored launches have no samples
 
 
 def test_only_the_first_replay_of_a_launch_tells_its_start() -> None:

@@ -20,6 +20,7 @@ from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.launch import launch
 from pytest_llmperf.server.leases import leases
+from pytest_llmperf.server.ports import free_port
 from pytest_llmperf.settings.servers import read_server, require_launchable
 
 FAKE = Path(__file__).parents[2] / "fake_vllm.py"
@@ -62,8 +63,10 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "cluster").mkdir()
     running = Cluster(tmp_path / "cluster")
-    yield running
-    running.close()
+    try:
+        yield running
+    finally:
+        running.close()
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +111,10 @@ def test_a_command_that_stays_is_the_server(tmp_path: Path) -> None:
         assert (live.identity.value("version"), live.identity.value("host")) == ("0.33.0", "unknown")
         assert live.identity.value("start") == " ".join(start)
         live.check_alive()
-        (server,) = psutil.Process(psutil.Process().children()[0].pid).children(recursive=True)[1:]
+        (found,) = leases()
+        assert found.lease is not None
+        assert found.lease.guard is not None
+        (server,) = psutil.Process(found.lease.guard[0]).children(recursive=True)[1:]
         assert not note.exists()
     assert not server.is_running()
     assert note.exists()
@@ -123,6 +129,29 @@ def test_a_command_on_given_gpus_is_of_this_machine(tmp_path: Path) -> None:
         assert live.pid is not None
         assert live.log_path is not None
         assert live.log_path.read_text().splitlines()[0] == "gpus 2,0"
+
+
+def test_on_given_gpus_the_port_may_be_the_command_s_own(tmp_path: Path) -> None:
+    port = free_port()
+    start = [*SERVE, "m", "--host", "127.0.0.1", "--port", str(port)]
+    with launch(spec(start=start, gpus=[0], ready_url=f"http://127.0.0.1:{port}"), log_dir=tmp_path) as live:
+        assert live.endpoint.port == port
+        assert live.pid is not None
+
+
+def test_on_given_gpus_the_server_may_be_the_child_of_a_daemon(cluster: Cluster, tmp_path: Path) -> None:
+    with launch(submitted(cluster, gpus=[0]), log_dir=tmp_path) as live:
+        assert live.pid is None  # what we started is not the server, and its memory is not the server's
+
+
+def test_a_command_that_stays_while_another_answers_is_told_of_detached(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmperf.server.readiness._STRANGER_SECONDS", 0.2)
+    wanted = submitted(cluster, gpus=[0], detached=False)
+    wanted = wanted.model_copy(update={"start": (*wanted.start[:2], f"{wanted.start[2]}; sleep 60")})
+    with pytest.raises(InfraError, match=r"another process answers .*docker run, systemd-run\), write detached = true"):
+        launch(wanted, log_dir=tmp_path)
 
 
 def test_a_command_that_returns_leaves_the_server_to_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
@@ -204,18 +233,20 @@ def test_stop_runs_when_pytest_is_killed(cluster: Cluster, tmp_path: Path, momen
         wanted = wanted.model_copy(update={"start": (*wanted.start[:2], f"{wanted.start[2]}; sleep 60")})
     fields = wanted.model_dump(mode="json")
     argument = json.dumps([fields, str(tmp_path)])
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, argument], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    if moment == "serving":
-        assert owner.stdout.readline() == "up\n"
-    wait_until(lambda: cluster.jobs, "the job runs")
-    tree = psutil.Process(owner.pid).children(recursive=True)
-    owner.send_signal(number)
-    owner.wait(10)
-    owner.stdout.close()
-    wait_until(lambda: not cluster.jobs, "the job is gone", 10)
-    wait_until(lambda: not any(each.is_running() for each in tree), "nothing of it is left here", 10)
-    wait_until(lambda: not leases(), "its lease is gone")
+    with subprocess.Popen([sys.executable, "-c", OWNER, argument], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            if moment == "serving":
+                assert owner.stdout.readline() == "up\n"
+            wait_until(lambda: cluster.jobs, "the job runs")
+            tree = psutil.Process(owner.pid).children(recursive=True)
+            owner.send_signal(number)
+            owner.wait(10)
+            wait_until(lambda: not cluster.jobs, "the job is gone", 10)
+            wait_until(lambda: not any(each.is_running() for each in tree), "nothing of it is left here", 10)
+            wait_until(lambda: not leases(), "its lease is gone")
+        finally:
+            owner.kill()
 
 
 BASE = {"engine": "vllm", "start": ["true"], "ready_url": "http://h:1", "stop": ["true"]}

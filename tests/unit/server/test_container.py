@@ -11,17 +11,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from container_engine import Engine, make_programs
+from container_engine import Container, Engine, make_programs
 
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.server import dock
+from pytest_llmperf.server import container, dock
+from pytest_llmperf.server.caches import cold
 from pytest_llmperf.server.launch import launch
 from pytest_llmperf.server.leases import leases
 from pytest_llmperf.server.provision import provision
@@ -160,13 +162,126 @@ def test_a_container_that_is_never_ready_is_removed(engine: Engine, tmp_path: Pa
 
 
 def test_a_container_of_that_name_but_of_another_launch_is_left_alone(engine: Engine) -> None:
-    from container_engine import Container
-
     engine.containers["box"] = Container("0" * 64, {"Labels": {dock.LABEL: "theirs"}}, engine.folder / "log")
     dock.remove("box", "ours")
     assert list(engine.containers) == ["box"]
     dock.remove("box", "theirs")
     assert engine.containers == {}
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The engines with their own command lines, environments and caches; the programs of their images are stand-ins."""
+    names = ("vllm", "trtllm-serve", "ollama")
+    programs = make_programs(tmp_path / "programs", sys.executable, TESTS / "any_engine.py", names)
+    with Engine(tmp_path, programs, {f"{name}:1": DIGEST for name in names}, entrypoint=[]) as running:
+        monkeypatch.setenv("DOCKER_HOST", running.url)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("PYTEST_LLMPERF_CACHE_DIR", str(tmp_path / "cache"))
+        yield running
+
+
+def binds(engine: Engine) -> list[tuple[str, ...]]:
+    return [tuple(each.split(":")) for each in engine.created[-1]["HostConfig"]["Binds"]]
+
+
+def test_a_file_that_the_engine_s_command_names_is_there(real: Engine, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "chat.jinja").write_text("{{ x }}")
+    more = [f"--chat_template={tmp_path / 'chat.jinja'}", "--log_dir", "/in/the/image"]
+    wanted = ServerSpec(
+        name="t", engine="trtllm", image="trtllm-serve:1", model=str(tmp_path / "model"), extra_args=tuple(more)
+    )
+    with launch(wanted, log_dir=tmp_path / "logs"):
+        words = real.created[-1]["Cmd"]
+        options = words[words.index("--extra_llm_api_options") + 1]
+        assert "return_perf_metrics" in Path(options).read_text()
+        shown = {(outside, inside) for outside, inside, mode in binds(real) if mode == "ro"}
+        assert shown == {(path, path) for path in (str(tmp_path / "model"), options, str(tmp_path / "chat.jinja"))}
+
+
+def test_a_variable_that_says_where_to_listen_means_the_published_port(real: Engine, tmp_path: Path) -> None:
+    wanted = ServerSpec(name="o", engine="ollama", image="ollama:1", model="m")
+    with launch(wanted, log_dir=tmp_path / "logs") as live:
+        env = dict(each.split("=", 1) for each in real.created[-1]["Env"])
+        assert env["OLLAMA_HOST"] == f"0.0.0.0:{live.endpoint.port}"
+
+
+def test_a_start_that_failed_leaves_the_caches_cold(real: Engine, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    wanted = ServerSpec(name="v", engine="vllm", image="vllm:1", model=str(tmp_path / "model"))
+    failing = wanted.model_copy(update={"startup_timeout": 1.0})
+    assert cold(wanted)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(real, "start", lambda _: False)
+        with pytest.raises(ServerStartError):
+            launch(failing, log_dir=tmp_path / "logs")
+    assert binds(real)  # its folders were made
+    assert cold(wanted)
+    with launch(wanted, log_dir=tmp_path / "logs") as live:
+        assert live.start.cold
+    assert not cold(wanted)
+
+
+def test_without_gpus_a_container_gets_what_a_process_would_see(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None without NVIDIA's driver; all, or those of the environment, with it; and the log says so."""
+    driver = tmp_path / "driver"
+    monkeypatch.setattr(container, "_NVIDIA_DRIVER", (str(driver),))
+
+    def asked() -> tuple[list[dict[str, Any]] | None, str]:
+        with launch(spec(), log_dir=tmp_path / "logs") as live:
+            assert live.log_path is not None
+        return engine.created[-1]["HostConfig"].get("DeviceRequests"), live.log_path.read_text().splitlines()[0]
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert asked() == (None, "gpus is not set, and there is none to be seen: the container gets no GPU")
+    driver.touch()
+    requests, said = asked()
+    assert [(each["Count"], each["DeviceIDs"]) for each in requests or ()] == [(-1, [])]
+    assert said == "gpus is not set: the container gets all GPUs, and no lock is taken; others may use them too"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-a")
+    requests, _ = asked()
+    assert [each["DeviceIDs"] for each in requests or ()] == [["2", "GPU-a"]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert asked()[0] is None
+
+
+def test_a_container_is_watched_from_when_its_process_is_known(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process on this machine is the one whose cgroup bears its id."""
+    processes = tmp_path / "processes"
+    monkeypatch.setattr(dock, "_PROCESSES", processes)
+    watched: list[int] = []
+    ended: list[int] = []
+
+    @contextmanager
+    def watch(pid: int) -> Iterator[None]:
+        watched.append(pid)
+        yield
+        ended.append(pid)
+
+    made = engine.start
+
+    def start(found: Container) -> bool:
+        done = made(found)
+        assert found.process is not None
+        own = processes / str(found.process.pid)
+        own.mkdir(parents=True)
+        (own / "cgroup").write_text(f"0::/system.slice/docker-{found.id}.scope\n")
+        return done
+
+    monkeypatch.setattr(engine, "start", start)
+    with launch(spec(), log_dir=tmp_path / "logs", watch=watch) as live:
+        (running,) = engine.containers.values()
+        assert running.process is not None
+        assert [live.pid] == watched == ended == [running.process.pid]
+        (name,) = engine.containers
+        (processes / str(live.pid) / "cgroup").write_text("0::/user.slice\n")
+        assert dock.host_pid(name) is None  # the number is another's in our namespace
 
 
 OWNER = textwrap.dedent("""
@@ -190,15 +305,17 @@ OWNER = textwrap.dedent("""
 def test_no_container_outlives_pytest(engine: Engine, tmp_path: Path, mode: str) -> None:
     """Killed while the container starts, and while it serves."""
     fields = spec(env={"FAKE_VLLM": mode}).model_dump(mode="json")
-    owner = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", OWNER, json.dumps([fields, str(tmp_path)])], stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    if mode == "ignore":
-        assert owner.stdout.readline() == "up\n"
-    wait_until(engine.running, "the container runs")
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait(10)
-    owner.stdout.close()
-    wait_until(lambda: not engine.containers, "the container is gone", 10)
-    wait_until(lambda: not leases(), "its lease is gone")
+    ) as owner:
+        try:
+            assert owner.stdout is not None
+            if mode == "ignore":
+                assert owner.stdout.readline() == "up\n"
+            wait_until(engine.running, "the container runs")
+            os.kill(owner.pid, signal.SIGKILL)
+            owner.wait(10)
+            wait_until(lambda: not engine.containers, "the container is gone", 10)
+            wait_until(lambda: not leases(), "its lease is gone")
+        finally:
+            owner.kill()

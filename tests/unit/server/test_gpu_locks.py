@@ -137,6 +137,50 @@ def test_what_can_never_be_is_not_waited_for(tmp_path: Path, wish: Wish, text: s
         take(wish, lambda: [card(0), card(1)], folder=tmp_path)
 
 
+def test_a_named_gpu_that_others_use_is_waited_for_as_long_as_a_held_one(tmp_path: Path) -> None:
+    with pytest.raises(InfraError, match=r"GPU 0 not free after 0 s \(gpu_wait\): GPU 0 is in use by pid 77 \(train"):
+        take(Wish((0,), wait_s=0.1), lambda: [card(0, pids=[77])], folder=tmp_path)
+    looks = [[card(0, pids=[77])], [card(0)]]
+    with take(Wish((0,), wait_s=20), lambda: looks.pop(0), folder=tmp_path) as locks:
+        assert [each.index for each in locks.cards] == [0]
+    assert got(Wish((0,), shared=True), [card(0, pids=[77])], tmp_path) == [0]
+
+
+def test_a_gpu_of_which_the_driver_tells_nothing_is_not_taken(tmp_path: Path) -> None:
+    lost, quiet = Card(0, "index-0", driver="580"), Card(2, "GPU-2", driver="580", temperature_c=40.0)
+    cards = [lost, card(1, used=50 * GIB), quiet]
+    assert got(Wish(count=1), cards, tmp_path) == [1]
+    assert got(Wish(count=2), cards, tmp_path) == [1, 2]  # memory alone is not told: it is there nevertheless
+    with pytest.raises(InfraError, match=r"any 3 GPUs .* has 3, of which GPU 0 answers nothing to the driver"):
+        take(Wish(count=3), lambda: cards, folder=tmp_path)
+    with pytest.raises(InfraError, match="GPU 0 answers nothing to the driver"):
+        take(Wish((0,)), lambda: cards, folder=tmp_path)
+
+
+LOOKER = """
+import sys, time
+from pathlib import Path
+from pytest_llmperf.server.gpus import holder_of
+print("looking", flush=True)
+while True:
+    holder_of("GPU-0", Path(sys.argv[1]))
+    time.sleep(0.0002)
+"""
+
+
+def test_who_only_looks_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "GPU-0").touch()
+    looker = subprocess.Popen([sys.executable, "-c", LOOKER, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert looker.stdout is not None
+        assert looker.stdout.readline() == b"looking\n"
+        for _ in range(300):
+            assert got(Wish((0,), wait_s=0), [card(0)], tmp_path) == [0]
+    finally:
+        looker.kill()
+        looker.communicate()
+
+
 def test_the_folder_is_for_all_users_and_only_owners_delete(tmp_path: Path) -> None:
     folder, before = tmp_path / "locks", os.umask(0o077)
     try:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from pytest_llmperf.errors import ServerStartError
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.process import ServerProcess
-from pytest_llmperf.server.sweep import LAUNCH_VARIABLE
 
 WICKED = Path(__file__).parents[2] / "wicked.py"
 ROLES = {"leader", "child", "daemon", "bare"}

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import pytest
 
 from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.errors import InfraError
+from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.leases import Found, end, lease_folder, leases
 from pytest_llmperf.server.process import ServerProcess
-from pytest_llmperf.server.sweep import LAUNCH_VARIABLE
 from pytest_llmperf.server.tree import started
 
 WICKED = Path(__file__).parents[2] / "wicked.py"
@@ -86,12 +87,42 @@ def left(tmp_path: Path) -> Iterator[Left]:
     argument = json.dumps(
         [[sys.executable, str(WICKED), str(pids)], str(tmp_path / "log"), ["touch", str(tmp_path / "ended")]]
     )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    wait_until(lambda: {path.name for path in pids.glob("[a-z]*") if path.read_text()} == ROLES, "it is up")
-    found = {path.name: psutil.Process(int(path.read_text())) for path in pids.glob("[a-z]*")}
-    bystander = subprocess.Popen(["sleep", "60"])
+    with ExitStack() as ends:  # whatever fails below, nothing of this stays
+        ends.callback(kill_noted, pids)
+        owner = ends.enter_context(
+            killed_after(
+                subprocess.Popen(
+                    [sys.executable, "-c", OWNER, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+        )
+        bystander = ends.enter_context(killed_after(subprocess.Popen(["sleep", "60"])))
+        wait_until(lambda: {path.name for path in pids.glob("[a-z]*") if path.read_text()} == ROLES, "it is up")
+        found = {path.name: psutil.Process(int(path.read_text())) for path in pids.glob("[a-z]*")}
+        end_both(owner, ends)
+        yield Left(found, bystander)
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def kill_noted(pids: Path) -> None:
+    """All that the server has noted of itself; a pid that is gone, or another's by now, is let be."""
+    for path in pids.glob("[a-z]*"):
+        with suppress(psutil.Error, ValueError):
+            process = psutil.Process(int(path.read_text()))
+            if str(WICKED) in process.cmdline():
+                process.kill()
+
+
+def end_both(owner: subprocess.Popen[str], ends: ExitStack) -> None:
+    """Pytest and its guard, once they have noted what belongs to them."""
     assert owner.stdin is not None
     assert owner.stdout is not None
     owner.stdin.write("\n")
@@ -102,19 +133,12 @@ def left(tmp_path: Path) -> Iterator[Left]:
     assert held.lease is not None
     assert held.lease.guard is not None
     guard = psutil.Process(held.lease.guard[0])
+    ends.callback(lambda: guard.kill() if runs(guard) else None)
     guard.suspend()  # else it may see that pytest has gone before it goes itself
     owner.kill()
     guard.kill()
     owner.wait()
-    owner.stdin.close()
-    owner.stdout.close()
     wait_until(lambda: not runs(guard), "the guard has gone")
-    yield Left(found, bystander)
-    bystander.kill()
-    bystander.wait()
-    for process in found.values():
-        if runs(process):
-            process.kill()
 
 
 def reap(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -162,16 +186,14 @@ def change(path: Path, **fields: Any) -> None:
 def test_a_pid_that_went_to_another_is_left_alone(left: Left) -> None:
     """The same number with another start time, or of a process that says it is of another launch."""
     found = lease_is("stale")
-    other = subprocess.Popen(["sleep", "60"], env={LAUNCH_VARIABLE: "another"})
-    recycled = [left.bystander.pid, "1"]
-    change(found.path, leader=recycled, processes=[recycled, [other.pid, started(other.pid)]])
-    found = lease_is("stale")
-    assert end(found) is None
-    assert (left.bystander.poll(), other.poll()) == (None, None)
-    assert "bare" in left.running()  # nothing says any more that it is ours
-    assert "daemon" not in left.running()  # it carries the name of the launch
-    other.kill()
-    other.wait()
+    with killed_after(subprocess.Popen(["sleep", "60"], env={LAUNCH_VARIABLE: "another"})) as other:
+        recycled = [left.bystander.pid, "1"]
+        change(found.path, leader=recycled, processes=[recycled, [other.pid, started(other.pid)]])
+        found = lease_is("stale")
+        assert end(found) is None
+        assert (left.bystander.poll(), other.poll()) == (None, None)
+        assert "bare" in left.running()  # nothing says any more that it is ours
+        assert "daemon" not in left.running()  # it carries the name of the launch
 
 
 @pytest.mark.parametrize(

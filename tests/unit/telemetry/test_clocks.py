@@ -28,9 +28,12 @@ def nvmlInit():
 def nvmlShutdown(): pass
 def nvmlDeviceGetHandleByUUID(uuid): return uuid
 def nvmlDeviceSetGpuLockedClocks(uuid, low, high):
+    if os.environ.get("HANGS"): import time; time.sleep(60)
     if uuid == "GPU-refuses": raise NVMLError("Insufficient Permissions")
     file(uuid).write_text(str(low))
-def nvmlDeviceResetGpuLockedClocks(uuid): file(uuid).unlink(missing_ok=True)
+def nvmlDeviceResetGpuLockedClocks(uuid):
+    if uuid in os.environ.get("STUCK", ""): raise NVMLError("Insufficient Permissions")
+    file(uuid).unlink(missing_ok=True)
 """
 HOLDER = """
 import sys
@@ -102,6 +105,40 @@ def test_a_gpu_that_does_not_hold_it_is_refused(
     assert locked() == {}
 
 
+def test_clocks_that_cannot_be_given_back_are_infra_with_the_remedy(
+    locked: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = "the clocks of GPU-a may still be locked: run nvidia-smi -rgc"
+    monkeypatch.setenv("STUCK", "GPU-a")
+    lock = ClockLock(["GPU-a"], 1500, lambda: seen(1500))
+    with pytest.raises(InfraError, match=left):
+        lock.release()
+    lock.release()
+    assert locked() == {"GPU-a": "1500"}
+    with pytest.raises(InfraError, match="Insufficient Permissions; the clocks of GPU-a, GPU-refuses may"):
+        ClockLock(["GPU-a", "GPU-refuses"], 1500, list)
+    (tmp_path / "locked" / "GPU-a").unlink()
+
+
+def test_a_refusal_of_all_is_no_trouble_of_the_reset(
+    locked: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not lock clocks may not free them either; nothing was locked."""
+    monkeypatch.setenv("STUCK", "GPU-refuses")
+    with pytest.raises(InfraError) as failure:
+        ClockLock(["GPU-refuses"], 1500, list)
+    assert str(failure.value) == "lock_clocks = 1500: refused by the driver: Insufficient Permissions"
+
+
+def test_a_driver_that_hangs_is_not_waited_for_without_end(
+    locked: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANGS", "1")
+    monkeypatch.setattr("pytest_llmperf.telemetry.clocks._ANSWER_S", 1.0)
+    with pytest.raises(InfraError, match="lock_clocks = 1500: the driver gave no answer"):
+        ClockLock(["GPU-a"], 1500, list)
+
+
 def test_no_driver_is_said(locked: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_DRIVER", "1")
     with pytest.raises(InfraError, match=r"lock_clocks = 1500: no NVIDIA driver \(Driver Not Loaded\)"):
@@ -116,8 +153,8 @@ def test_keep_locks_says_so_and_gives_back() -> None:
         told.append((text, driver.gpus[0].locked))
 
     assert keep(Library(driver), 1200, ["GPU-a"], wait) == 0
-    assert keep(Library(driver), 1200, ["GPU-a", "GPU-b"], wait) == 1
-    assert keep(Library(driver), 1200, ["GPU-x"], wait) == 1
+    assert keep(Library(driver), 1200, ["GPU-a", "GPU-b"], wait) == 3
+    assert keep(Library(driver), 1200, ["GPU-x"], wait) == 3
     assert told == [
         ("held", 1200),
         ("refused by the driver: Insufficient Permissions", 1200),

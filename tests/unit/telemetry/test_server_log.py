@@ -9,11 +9,12 @@ import pytest
 
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.engines.engine import Engine
+from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample, StartUp
-from pytest_llmperf.telemetry.log import LogWatch, log_facts, plain_lines, start_facts
+from pytest_llmperf.telemetry.log import LogWatch, log_facts, start_facts
 from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.scraper import Scraper
 from pytest_llmperf.telemetry.start import observe_start, with_start

@@ -16,10 +16,8 @@ from made import trial
 
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
 from pytest_llmperf.samples import GPU_LOST, GpuSample
-from pytest_llmperf.server.process import LAUNCH_VARIABLE
-from pytest_llmperf.telemetry import gpu as module
 from pytest_llmperf.telemetry.cards import read_cards
 from pytest_llmperf.telemetry.gpu import GpuSampler
 from pytest_llmperf.telemetry.machine import gpu_facts, machine_facts
@@ -138,7 +136,6 @@ def child(launch: str | None) -> Iterator[int]:
 
 
 def test_a_process_of_the_launch_that_left_its_tree_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.LAUNCH_VARIABLE == LAUNCH_VARIABLE
     with child("a") as server, child("a") as strayed, child("b") as other, child(None) as plain:
         install(monkeypatch, on([(server, 100), (strayed, 10), (other, 5), (plain, 1)]))
         with GpuSampler([0]) as sampler:

@@ -1,0 +1,42 @@
+"""Room on the disks that a campaign writes to, before its first launch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pytest_llmperf.errors import InfraError
+from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.server.caches import cache_folders
+
+__all__ = ["require_disk"]
+
+_MIB: Final = 2**20
+REPORT: Final = 100 * _MIB
+"""Records and logs of a long run; most are a few MiB."""
+COMPILED: Final = 1024 * _MIB
+"""What an engine compiles for one configuration, and a little more."""
+
+
+def require_disk(report_dir: Path, spec: ServerSpec) -> None:
+    """Raise InfraError where the report or the compile caches of ``spec`` have no room.
+
+    Environments of versions are made by a tool that says so itself; images are the container engine's.
+    """
+    folders: Mapping[str, Path] = {name: Path(folder) for name, folder in cache_folders(spec).items()}
+    _require(report_dir, REPORT, "the report")
+    for name, folder in folders.items():
+        _require(folder, COMPILED, f"the compile cache {name}")
+
+
+def _require(folder: Path, needed: int, what: str) -> None:
+    there = next((path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir()), None)
+    try:
+        free = needed if there is None else shutil.disk_usage(there).free
+    except OSError:  # whoever writes there will say what it is
+        return
+    if free < needed:
+        room = f"{free / _MIB:.0f} MiB free, and {needed / _MIB:.0f} MiB are needed"
+        raise InfraError(f"the disk of {what}, {folder}, has {room}: make room there, or name another folder")
