@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,10 +42,13 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         fields = _fields_at(model, location[:-1])
-        known = tuple(field for field in fields if field not in ("source", "name"))
+        known = tuple(field for field in fields if field not in ("source", "name", "folder"))
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
         return key, "is required"
+    if fault["type"] == "tuple_type":
+        example = f"; write [{json.dumps(fault['input'])}]" if isinstance(fault["input"], str | int | float) else ""
+        return key, f"{fault['input']!r} is no list{example}"
     if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":
