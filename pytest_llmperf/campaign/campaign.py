@@ -14,6 +14,7 @@ from typing import Final, final
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
+from pytest_llmperf.campaign.preview import start_line
 from pytest_llmperf.campaign.price import priced
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
@@ -47,8 +48,17 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
 class Campaign:
     """Runs the tests of ``plans``, which all have the same server specification."""
 
-    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire) -> None:
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        report_dir: Path,
+        observer: Observer,
+        umpire: Umpire,
+        baseline: ServerSpec | None = None,
+    ) -> None:
+        """``baseline``: what the tests' server is compared with by launches, if anything is."""
         self.spec: ServerSpec = plans[0].server
+        self._baseline = baseline
         self.plans = tuple(plans)
         self._umpire = umpire
         self._rig = Rig(report_dir, observer, umpire.pool, umpire.prices)
@@ -158,6 +168,14 @@ class Campaign:
     def forecast(self) -> Forecast:
         """What it will cost and can show."""
         return priced(self._umpire.forecast(self.plans), self.spec, self._umpire.prices)
+
+    def start_lines(self) -> list[str]:
+        """How its servers would be started."""
+        if self._baseline is None or self._baseline == self.spec:
+            arms = {"starts": self.spec}
+        else:
+            arms = {"starts the baseline": self._baseline, "starts the candidate": self.spec}
+        return [f"  {what}: {line}" for what, spec in arms.items() if (line := start_line(spec)) is not None]
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """What was done besides a comparison: a baseline refreshed, noise learnt."""

@@ -235,7 +235,7 @@ def test_memory_of_the_host_has_a_unit_or_is_a_number_of_gib(tmp_path: Path) -> 
         ("engine = 'tgi'\nenv = {PREFIX_CACHING = '0'}", "PREFIX_CACHING: is the variable of enable_prefix_caching"),
         (
             "engine = 'triton'",
-            'engine: Triton is not started by itself: give the command that starts it (launcher = "command" with start,',
+            'engine: Triton is not started by itself: give the command that starts it (launcher = "command" with start',
         ),
         (
             "engine = 'openai'\nstart = ['run', '{command}']\nready_url = 'http://127.0.0.1:1'",
