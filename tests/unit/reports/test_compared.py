@@ -172,6 +172,15 @@ def test_large_costs_are_no_powers_of_ten() -> None:
     assert "ttft_p99 1,250 %" in said
 
 
+def test_a_load_is_timed_per_launch_or_said_not_to_be() -> None:
+    forecast = Forecast(mode="limits only", launches=(1, 1), seconds=None, gpus=0)
+    assert describe_campaign([reported.plan()], None, forecast)[0].endswith(
+        "1 test(s), its load has not been timed yet"
+    )
+    timed = describe_campaign([reported.plan(concurrency=4, duration=20.0)], None, forecast)
+    assert timed[0].endswith("1 test(s), about 20.0 s of load a launch")
+
+
 def test_an_acceptance_is_written_as_the_configuration_reads_it() -> None:
     gross = compared.WORSE.model_copy(update={"change": 12.0, "change_high": 12.5})
     said = markdown(compared.run(compared.report("a.py::t", compared.judgement("FAIL"), gross)))
