@@ -70,16 +70,19 @@ def _require_consistent(spec: ServerSpec, engine: Engine, where: str, prefix: st
     """Raise ConfigError for parameters that the engine lacks, and where two places say the same thing."""
     from pytest_llmperf.engines.engine import check_parameters
     from pytest_llmperf.engines.flags import flags_of
+    from pytest_llmperf.engines.parameters import arguments
 
     try:
         check_parameters(engine, spec)
-        _words(engine, spec)
+        arguments(engine.parameters, spec)
+        if spec.extra_args:
+            _words(engine, spec)
     except ConfigError as error:
         raise ConfigError(where, f"{prefix}.{error.key}", error.problem) from None
     for flag in flags_of(spec.extra_args):
         if (key := key_of_flag(engine, flag)) is not None:
             raise ConfigError(where, f"{prefix}.extra_args", f"{flag} is the flag of {key}; write {key} = … instead")
-    for name, key in _variables(engine).items():
+    for name, key in _variables(engine).items() if spec.env else ():
         if name in spec.env:
             raise ConfigError(where, f"{prefix}.env.{name}", f"is the variable of {key}; write {key} = … instead")
 

@@ -271,7 +271,7 @@ def test_a_gate_against_a_version_has_the_configured_one_as_candidate() -> None:
         ({"url": "http://h:1"}, "the server runs already (url)"),
         (
             {"engine": "triton"},
-            'Triton is not started by itself: give the command that starts it (launcher = "command"',
+            "Triton cannot be launched by this version",
         ),
         ({"start": ["run"], "ready_url": "http://h:1"}, "start is the same for every version; write {version} into it"),
         ({"version": "1", "start": ["run", "{version}"], "ready_url": "http://h:1"}, None),
