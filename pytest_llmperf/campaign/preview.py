@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import engine_of
@@ -19,13 +18,14 @@ _PORT: Final = 64_937
 
 
 def start_line(spec: ServerSpec) -> str | None:
-    """Variables that the engine and the configuration set, and the command; secrets hidden. None: it runs already."""
+    """Variables that the engine and the configuration set, and the command; secrets hidden. Why not, where its model is
+    not here. None: it runs already."""
     if spec.targeted:
         return None
     try:
         words, variables = _command(spec)
     except LlmperfError as error:
-        return f"not known yet: {error}"
+        return f"cannot be started here: {error}"
     shown = " ".join((*variables, *map(_quoted, redact(words))))
     shown = shown if spec.port is not None else shown.replace(str(_PORT), "PORT")
     return f"image {spec.image_name}: {shown}" if spec.launched_by == "container" else shown
@@ -35,19 +35,13 @@ def _command(spec: ServerSpec) -> tuple[tuple[str, ...], list[str]]:
     engine, port = engine_of(spec), spec.port or _PORT
     own: list[str] = []
     if spec.uses_engine_command and engine.command is not None:
-        own = engine.command(spec, port, _model(spec))
+        own = engine.command(spec, port, engine.find_model(spec))
         own[:1] = [spec.program or own[0]]
     if spec.launched_by == "container":  # inside, the loopback is the container's own
         own = ["0.0.0.0" if word == "127.0.0.1" else word for word in own]  # noqa: S104
     variables = {**engine.environment(spec, port), **spec.env} if spec.uses_engine_command else spec.env
     words = spec.filled(spec.start, port, own) if spec.launched_by == "command" else tuple(own)
     return words, [_setting(name, variables) for name in sorted(variables)]
-
-
-def _model(spec: ServerSpec) -> str:
-    """As its engine takes it, where that can be told without making or fetching it."""
-    path = Path(spec.model or "MODEL").expanduser()
-    return str(path.absolute()) if path.exists() and spec.launched_by != "container" else spec.model or "MODEL"
 
 
 def _setting(name: str, variables: Mapping[str, str]) -> str:

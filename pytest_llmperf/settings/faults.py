@@ -47,8 +47,10 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
     if fault["type"] == "missing":
         return key, "is required"
     if fault["type"] == "tuple_type":
-        example = f"; write [{json.dumps(fault['input'])}]" if isinstance(fault["input"], str | int | float) else ""
-        return key, f"{fault['input']!r} is no list{example}"
+        one = isinstance(fault["input"], str | int | float) and not isinstance(fault["input"], bool)
+        return key, f"{fault['input']!r} is no list" + (f"; write [{json.dumps(fault['input'])}]" if one else "")
+    if fault["type"] == "dict_type":
+        return key, f'{fault["input"]!r} is no table; write e.g. {{ NAME = "value" }}'
     if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":

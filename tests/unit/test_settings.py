@@ -129,6 +129,8 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
         (SERVER + "gpus = 'none'\nlock_clocks = 1500", "lock_clocks needs gpus"),
         (SERVER + "gpus = 'none'\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
         (SERVER + "gpus = 0", "servers.s.gpus: 0 is no list; write [0]"),
+        (SERVER + "gpus = true", "servers.s.gpus: True is no list"),
+        (SERVER + "env = 'A=1'", "servers.s.env: 'A=1' is no table; write e.g. { NAME = \"value\" }"),
         (SERVER + "gpus = [-1]", "servers.s.gpus: [-1]: GPUs are numbered from 0 on"),
         (SERVER + "gpus = [1, 0, 1]", "servers.s.gpus: [1, 0, 1] names a GPU twice"),
         ("[workers.gw0]\ngpus = [1, 1]", "workers.gw0.gpus: [1, 1] names a GPU twice"),

@@ -13,6 +13,12 @@ from pytest_llmperf.plan import ServerSpec
 VLLM = "--generation-config vllm --enable-prompt-tokens-details"
 
 
+@pytest.fixture(autouse=True)
+def model_in_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models--o--n").mkdir()
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+
 def line(engine: str, **fields: Any) -> str | None:
     return start_line(ServerSpec.model_validate({"name": "s", "engine": engine, **fields}))
 
@@ -41,6 +47,13 @@ def test_what_a_container_and_a_command_are_given() -> None:
     assert command == "/p/s.sh PORT -- lmdeploy serve api_server o/n --server-name 127.0.0.1 --server-port PORT"
     bare = line("openai", start=["run", "--on", "{port}"], ready_url="http://127.0.0.1:{port}", env={"A": "1"})
     assert bare == "A=1 run --on PORT"
+
+
+def test_a_model_that_is_not_here_is_said() -> None:
+    assert line("vllm", model="/models/no") == (
+        "cannot be started here: servers.s: model: '/models/no' does not exist (looked for /models/no)"
+    )
+    assert line("vllm") == "cannot be started here: servers.s: model: vllm is launched with a model; name it"
 
 
 def test_a_running_server_is_not_started() -> None:
