@@ -154,6 +154,8 @@ def _value(spec: ServerSpec, key: str) -> str:
         value = engine.launch_version()
     if value is None:
         return engine.defaults.get(key, "default")
+    if key in ("swap_space", "kv_offloading_size"):
+        return f"{value:g} GiB"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "cell_text",
     "check_line",
     "digits",
+    "fact_text",
     "notes_of",
     "warnings_of",
     "wrapped",
@@ -46,6 +47,15 @@ SCALARS: Final = (
     ("peak_memory", "peak memory"),
 )
 SEPARATOR: Final = " · "
+
+
+_UNITS: Final = {"swap_space": "GiB", "kv_offloading_size": "GiB"}
+
+
+def fact_text(name: str, value: str) -> str:
+    """The value of a fact, with its unit where it has one."""
+    number = value.replace(".", "", 1).isdecimal()
+    return f"{float(value):g} {_UNITS[name]}" if name in _UNITS and number else value
 
 
 def check_line(check: Check) -> str:
@@ -112,7 +122,8 @@ def notes_of(test: TestReport) -> list[str]:
         if family in OPTIONAL_FAMILIES or family == "goodput":
             continue
         entry = test.metrics.get(f"{family}_mean") or test.metrics.get(family)
-        if entry is not None and entry.note and (entry.value is None or "lower bound" in entry.note):
+        shown_whole = family not in SHOWN_FAMILIES or (entry is not None and entry.value is None)
+        if entry is not None and entry.note and shown_whole:
             absent.setdefault(entry.note, []).append(family)
     for name in dict.fromkeys(check.metric for check in test.slas):
         entry = test.metrics.get(name)

@@ -120,6 +120,13 @@ def test_what_qualifies_a_limited_figure_is_shown_everywhere() -> None:
     assert "not asked for" not in render(report, 200, color=False)
 
 
+def test_what_stands_in_for_the_memory_of_the_server_is_said() -> None:
+    report = reported.passing()
+    whole = report.metrics["peak_memory"].model_copy(update={"note": "memory of whole GPUs"})
+    report = report.model_copy(update={"metrics": {**report.metrics, "peak_memory": whole}})
+    assert "note: peak_memory: memory of whole GPUs" in render(report, 100, color=False)
+
+
 def test_a_row_that_is_left_out_is_said_to_be() -> None:
     said = "note: ITL is not shown: the server states no token counts per chunk"
     assert said in render(reported.passing(), 100, color=False)
