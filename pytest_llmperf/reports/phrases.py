@@ -122,8 +122,8 @@ def notes_of(test: TestReport) -> list[str]:
         if family in OPTIONAL_FAMILIES or family == "goodput":
             continue
         entry = test.metrics.get(f"{family}_mean") or test.metrics.get(family)
-        shown_whole = family not in SHOWN_FAMILIES or (entry is not None and entry.value is None)
-        if entry is not None and entry.note and shown_whole:
+        qualifies = family not in SHOWN_FAMILIES or (entry is not None and entry.value is None)
+        if entry is not None and entry.note and qualifies:
             absent.setdefault(entry.note, []).append(family)
     for name in dict.fromkeys(check.metric for check in test.slas):
         entry = test.metrics.get(name)
