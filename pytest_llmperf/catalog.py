@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 from pytest_llmperf.errors import nearest
 
-__all__ = ["ENGINE_FAMILIES", "FAMILIES", "METRICS", "Family", "Metric", "metric"]
+__all__ = ["ENGINE_FAMILIES", "FAMILIES", "METRICS", "UNMEASURED", "Family", "Metric", "metric"]
 
 Better = Literal["lower", "higher"]
 
@@ -102,6 +102,9 @@ _SCALARS: Final[tuple[Family, ...]] = (
     _family("scaling_efficiency", "ratio", "higher", "speed-up / number of GPUs"),
     _family("acceptance_length", "ratio", "higher", "tokens per verification step of speculative decoding"),
 )
+
+UNMEASURED: Final = ("mbu", "mfu", "scaling_efficiency")
+"""Names that are kept for what no part of this version measures."""
 
 METRICS: Final[dict[str, Metric]] = {
     **{family.name: Metric(family.name, family) for family in _SCALARS},

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from pytest_llmperf.units import parse_quantity
 
 __all__ = [
+    "Bytes",
     "DataFile",
     "Frozen",
+    "GiB",
     "GivenFile",
+    "Gpus",
     "Level",
     "Pause",
     "Price",
@@ -33,6 +36,22 @@ def _seconds(written: object) -> object:
     return parse_quantity(written, "s").value if isinstance(written, str) else written
 
 
+def _bytes(written: object) -> object:
+    return parse_quantity(written, "B").value if isinstance(written, str) else written
+
+
+def _gib(written: object) -> object:
+    return parse_quantity(written, "B").value / 2**30 if isinstance(written, str) else written
+
+
+def _distinct(gpus: tuple[int, ...]) -> tuple[int, ...]:
+    if any(each < 0 for each in gpus):
+        raise ValueError(f"{list(gpus)}: GPUs are numbered from 0 on")
+    if len(set(gpus)) < len(gpus):
+        raise ValueError(f"{list(gpus)} names a GPU twice")
+    return gpus
+
+
 def _rate(written: object) -> object:
     return parse_quantity(written, "req/s").value if isinstance(written, str) else written
 
@@ -45,6 +64,12 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=1e7, allow_
 """Written as ``"500 ms"``; a validated model holds seconds."""
 Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=1e7, allow_inf_nan=False)]
 """As ``Seconds``, and may be nothing."""
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+"""Written as ``"16 GiB"``; a validated model holds bytes."""
+GiB = Annotated[float, BeforeValidator(_gib), Field(ge=0, allow_inf_nan=False)]
+"""Written as ``"4 GiB"`` or, as engines take it, a number of GiB; a validated model holds GiB."""
+Gpus = Annotated[tuple[int, ...], AfterValidator(_distinct)]
+"""NVML indices, each once."""
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 """Written as ``"5 req/s"`` or a number of requests per second."""
 Price = Annotated[float, BeforeValidator(_price), Field(ge=0, le=1e6, allow_inf_nan=False)]

@@ -9,11 +9,12 @@ import datetime
 import fcntl
 import os
 import platform
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from pytest_llmperf.errors import InfraError, LlmperfError
 from pytest_llmperf.reports.jsonfile import REPORT_NAME, is_report, read_report, write_report
@@ -23,6 +24,13 @@ from pytest_llmperf.reports.wholefile import write_whole
 from pytest_llmperf.result import CampaignReport, RunReport, TestReport
 
 __all__ = ["Journal"]
+
+_OURS: Final = {
+    "logs": re.compile(r"[A-Za-z0-9._-]+-\d+\.log"),
+    "records": re.compile(r"\.?[A-Za-z0-9-]*-[0-9a-f]{8}-\d+-\d+\.jsonl\.gz(\.tmp)?"),
+    "telemetry": re.compile(r"\.?[A-Za-z0-9-]*-[0-9a-f]{8}-\d+-\d+\.jsonl\.gz(\.tmp)?"),
+}
+"""Folder beside a report → the names of what runs write there."""
 
 
 @final
@@ -60,8 +68,8 @@ class Journal:
             return journal
         try:
             last = cls.last_report(folder)
-            for name in _files_of(last) if last is not None else ():
-                (folder / name).unlink(missing_ok=True)
+            for path in _files_beside(folder) if last is not None or is_report(journal.path) else ():
+                path.unlink(missing_ok=True)
         except OSError as error:
             journal.end()
             raise InfraError(f"{folder}: files of the last report cannot be removed: {error.strerror}") from None
@@ -107,12 +115,14 @@ def _is_ours(summary: Path) -> bool:
         return False
 
 
-def _files_of(report: RunReport) -> list[str]:
-    """What a report refers to below its folder: nothing else there is ours to delete."""
-    trials = [trial for test in report.tests for trial in test.trials]
-    files = [name for trial in trials for name in (trial.records, trial.telemetry)]
-    logs = [launch.log for campaign in report.campaigns for launch in campaign.launches]
-    return [name for name in (*files, *logs) if name and not Path(name).is_absolute() and ".." not in Path(name).parts]
+def _files_beside(folder: Path) -> Iterator[Path]:
+    """What earlier runs have written beside their report, also those that were killed before they could say so.
+
+    By its name: nothing else there is ours to delete."""
+    for name, ours in _OURS.items():
+        for path in (folder / name).glob("*"):
+            if ours.fullmatch(path.name) and path.is_file():
+                yield path
 
 
 def _environment() -> dict[str, str]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pytest_llmperf.metrics import MEASURED, counts, measure
 from pytest_llmperf.metrics.gpu import cost_value
 from pytest_llmperf.metrics.request import known_tokens
-from pytest_llmperf.metrics.start import start_values
-from pytest_llmperf.plan import Plan
+from pytest_llmperf.metrics.start import START_METRICS, start_values, unseen_start
+from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Phase, Trial
 from pytest_llmperf.samples import StartUp
 from pytest_llmperf.stats.launches import LaunchValues
@@ -21,16 +21,33 @@ __all__ = ["launch_values", "metrics_of"]
 
 
 def metrics_of(
-    plan: Plan, trials: Sequence[Trial], starts: Sequence[StartUp], usd_per_hour: float | None = None
+    plan: Plan,
+    trials: Sequence[Trial],
+    starts: Sequence[StartUp],
+    usd_per_hour: float | None = None,
+    *,
+    gpu: str = "",
+    cache: str = "",
 ) -> dict[str, MetricValue]:
-    """Everything measured, and every metric that the plan limits. ``starts``: of each launch, cold ones included;
-    ``usd_per_hour``: price of the server's GPUs."""
-    wanted = dict.fromkeys((*MEASURED, *plan.named))
+    """Everything measured, and every metric that the plan limits. ``starts``: of each launch, cold ones included; none
+    where it is about loads alone. ``usd_per_hour``: price of the server's GPUs, of which one is called ``gpu``;
+    ``cache``: folder of its compile caches."""
+    wanted = dict.fromkeys(name for name in (*MEASURED, *plan.named) if name not in START_METRICS)
     found = measure(trials, plan.slo.limits if plan.slo else None, wanted)
     found |= _launches_apart(plan, trials, found)
     if usd_per_hour is not None or "cost_per_mtok" in wanted:
-        found["cost_per_mtok"] = cost_value(found["output_throughput"], usd_per_hour)
-    return found | start_values(starts)
+        found["cost_per_mtok"] = cost_value(found["output_throughput"], usd_per_hour, gpu)
+    found |= start_values(starts)
+    for name in plan.named if starts else ():
+        if name in START_METRICS and name not in found:
+            found[name] = unseen_start(name, starts, memory=_place(plan.server), cache=cache)
+    return found
+
+
+def _place(spec: ServerSpec) -> str:
+    if spec.launched_by == "container":
+        return "they are in a container"
+    return "they are not known to be of this machine" if spec.elsewhere else "its GPUs could not be sampled"
 
 
 def launch_values(

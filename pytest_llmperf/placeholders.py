@@ -5,14 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
-__all__ = ["COMMAND", "filled", "placeholders", "require_filled"]
+__all__ = ["COMMAND", "beside", "filled", "placeholders", "require_filled"]
 
 COMMAND: Final = "{command}"
 """A word of its own, for several: the whole command line of the engine."""
 _PLACED: Final = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 """``${name}`` is the shell's, and other braces are the command's own."""
+
+
+def beside(words: Sequence[str], folder: Path | None) -> tuple[str, ...]:
+    """``words`` of a command with those that are relative paths made absolute, as seen from ``folder``.
+
+    A program with a slash in it, and every further word that begins with ``./`` or ``../`` and has no blank: of others
+    nobody knows whether they are paths (``deploy/server``, ``organisation/model``).
+    """
+
+    def placed(at: int, word: str) -> str:
+        near = word.startswith(("./", "../")) and not any(map(str.isspace, word))
+        program = at == 0 and "/" in word and not word.startswith(("/", "~", "{", "$"))
+        return str(folder / word) if folder is not None and (near or program) else word
+
+    return tuple(placed(at, word) for at, word in enumerate(words))
 
 
 def placeholders(word: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from pytest_llmperf.asked import LEVELS, LOAD_FIELDS, Asked
+from pytest_llmperf.catalog import UNMEASURED
 from pytest_llmperf.errors import MarkerError
 from pytest_llmperf.expectations import read_expects
 from pytest_llmperf.limits import read_slas, read_slo
@@ -36,6 +37,9 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
     if options.gpus:
         server = server.model_copy(update={"gpus": options.gpus, "any_gpus": 0, "no_gpus": False})
     slas = read_slas(asked.slas)
+    expects = read_expects(arguments.get("expects"))
+    _require_measured({sla.metric: ("sla", sla.metric) for sla in slas})
+    _require_measured({each.metric: ("llmperf", "expects") for each in expects})
     folders = (asked.folder, Path(options.settings.source).parent)
     arguments = {**arguments, **_trace(arguments, folders)}
     workload = _workload(arguments, options.settings, folders)
@@ -53,11 +57,18 @@ def plan_of(asked: Asked, options: RunOptions) -> Plan:
         slas=slas,
         slo=read_slo(arguments.get("slo"), slas),
         regression=regression,
-        expects=read_expects(arguments.get("expects")),
+        expects=expects,
         replays=replays,
         seed=_count(arguments, "seed", 0, 2**63 - 1) or 0,
         clients=options.clients or _clients(arguments.get("clients")) or options.settings.clients,
     )
+
+
+def _require_measured(named: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse limits and expectations that could only end INVALID. ``named``: metric → marker and argument."""
+    for name, where in named.items():
+        if name in UNMEASURED:
+            raise MarkerError(*where, f"{name} is not measured by this version: leave it out")
 
 
 def _trace(arguments: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def store_trial(
 ) -> TrialReport:
     """Write the trial's records and telemetry below ``report_dir`` and give its summary. ``identity`` is that of the
     server that was measured, ``usd_per_hour`` the price of its GPUs."""
-    name = f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
+    gpu, name = identity.value("gpu"), f"{_slug(plan.nodeid)}-{trial.launch}-{trial.replay}.jsonl.gz"
     sampled = trial.telemetry.host or trial.telemetry.gpu or trial.telemetry.engine
     records, telemetry = f"records/{name}", f"telemetry/{name}" if sampled else None
     try:
@@ -180,7 +180,7 @@ def store_trial(
     validity = assess(trial, facts)
     if fault := synthetic_fault(plan.workload, identity):
         validity = replace(validity, reasons=(*validity.reasons, fault))
-    return trial_report(trial, metrics_of(plan, [trial], (), usd_per_hour), validity, records, telemetry)
+    return trial_report(trial, metrics_of(plan, [trial], (), usd_per_hour, gpu=gpu), validity, records, telemetry)
 
 
 def judge(plan: Plan, measured: dict[str, MetricValue], result: Result) -> Verdict:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from pytest_llmperf.fields import Frozen, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
-from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
-from pytest_llmperf.units import parse_quantity
+from pytest_llmperf.fields import Bytes, Frozen, GiB, Gpus, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
+from pytest_llmperf.placeholders import COMMAND, beside, filled, placeholders, require_filled
 
 __all__ = ["LAUNCH_ONLY", "LAUNCH_VARIABLE", "Launcher", "ServerSpec"]
-
-
-def _bytes(written: object) -> object:
-    return parse_quantity(written, "B").value if isinstance(written, str) else written
 
 
 _BY_COMMAND: Final = ("start", "detached", "ready_url", "logs", "stop")
@@ -35,7 +30,7 @@ _PLACE: Final = "{version}"
 _NO_PLACES: Final = frozenset(
     {
         *LAUNCH_ONLY, *("engine", "url", "api_key_env", "ca_file", "tokenizer", "gpus", "startup_timeout", "limits"),
-        *("identity", "metrics_urls"),
+        *("identity", "metrics_urls", "folder"),
     } - {"version", "port"}
 )  # fmt: skip
 """Fields that no placeholder stands for."""
@@ -46,6 +41,8 @@ class ServerSpec(Frozen):
     """One server configuration. Equal specifications share launches."""
 
     name: str
+    folder: Path | None = Field(default=None, exclude=True)
+    """Of the file that it is configured in: what its relative paths start from. None: the working directory."""
     engine: str
     """A key of ``engines.ENGINES``."""
     url: str | None = None
@@ -78,7 +75,7 @@ class ServerSpec(Frozen):
     """A command that prints, or follows, the log of the server."""
     stop: tuple[str, ...] = ()
     """The command that ends the server; run at every end, also of a start that failed."""
-    shm_size: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = None
+    shm_size: Bytes | None = None
     """Bytes of shared memory in the container, for NCCL."""
     executable: str | None = None
     """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""
@@ -90,9 +87,9 @@ class ServerSpec(Frozen):
     """Share of a GPU's memory, as the engine counts it: of all of it, or of what is free."""
     block_size: int | None = Field(default=None, ge=1)
     """Tokens in a block of the KV cache."""
-    swap_space: float | None = Field(default=None, ge=0)
+    swap_space: GiB | None = None
     """GiB of host memory that preempted requests are swapped to."""
-    kv_offloading_size: float | None = Field(default=None, ge=0)
+    kv_offloading_size: GiB | None = None
     """GiB of host memory that the KV cache is extended by."""
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool | None = None
@@ -104,7 +101,7 @@ class ServerSpec(Frozen):
     """CPU threads of the engine, for engines that compute on the CPU."""
     extra_args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
-    gpus: tuple[int, ...] = ()
+    gpus: Gpus = ()
     """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
     any_gpus: int = Field(default=0, ge=0)
     """So many that are free, chosen when its campaign begins."""
@@ -253,8 +250,8 @@ class ServerSpec(Frozen):
         return not self.start or self.passes("command")
 
     def filled(self, words: Sequence[str], port: int, engine_command: Sequence[str] = ()) -> tuple[str, ...]:
-        """``words`` of the command launcher with their placeholders filled."""
-        return filled(words, self._values(port), engine_command)
+        """``words`` of the command launcher with their placeholders filled, and paths seen from ``folder``."""
+        return filled(beside(words, self.folder), self._values(port), engine_command)
 
     @property
     def elsewhere(self) -> bool:
@@ -281,8 +278,11 @@ class ServerSpec(Frozen):
 
     @property
     def program(self) -> str | None:
-        """``executable`` with the version in its place."""
-        return None if self.executable is None else self.executable.replace(_PLACE, self.version or "")
+        """``executable`` with the version in its place, seen from ``folder``."""
+        if self.executable is None:
+            return None
+        path = Path(self.executable.replace(_PLACE, self.version or "")).expanduser()
+        return str(path if self.folder is None else self.folder / path)
 
 
 def _require_placed(name: str, written: str, version: str | None) -> None:

@@ -148,6 +148,7 @@ class LlmperfSession:
         lines = []
         for campaign in self._campaigns:
             lines += describe_campaign([public_plan(plan) for plan in campaign.resolved], last, campaign.forecast())
+            lines += campaign.start_lines() if self._options.dry_run else []
         return lines
 
     @pytest.hookimpl(tryfirst=True)

@@ -154,13 +154,15 @@ def _value(spec: ServerSpec, key: str) -> str:
         value = engine.launch_version()
     if value is None:
         return engine.defaults.get(key, "default")
+    if key in ("swap_space", "kv_offloading_size"):
+        return f"{value:g} GiB"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _servers(spec: ServerSpec, name: str, settings: Settings, overrides: Overrides) -> Arms:
     _entry(name, {**BUILT_IN_SERVERS, **settings.servers}, "server", settings)
     candidate = server_named(name, settings, overrides.model_copy(update={"server": name, "url": None}))
-    label = {"name": ""}
+    label = {"name": "", "folder": None}
     _require_change(candidate.model_copy(update=label) != spec.model_copy(update=label), "server", spec.name, AB)
     for each in (spec, candidate):
         if each.targeted:

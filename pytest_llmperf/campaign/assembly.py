@@ -40,7 +40,7 @@ class Assembly:
                 own = tuple(plan.model_copy(update={"server": arms.candidate}) for plan in members)
             mode = mode_of(own, self._terms, arms, stored=self._is_stored(own))
             umpire = Umpire(mode, self._terms, arms, self._memory)
-            found.append(Campaign(own, report_dir, observer, umpire))
+            found.append(Campaign(own, report_dir, observer, umpire, None if arms is None else arms.baseline))
         return found
 
     def _arms(self, spec: ServerSpec) -> Arms | None:

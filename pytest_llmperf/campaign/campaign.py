@@ -14,6 +14,7 @@ from typing import Final, final
 from pytest_llmperf import runner
 from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
+from pytest_llmperf.campaign.preview import start_line
 from pytest_llmperf.campaign.price import priced
 from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
@@ -26,6 +27,8 @@ from pytest_llmperf.measured import metrics_of
 from pytest_llmperf.plan import Plan, ServerSpec
 from pytest_llmperf.records import Trial
 from pytest_llmperf.result import CampaignReport, LaunchReport, Result, TrialReport
+from pytest_llmperf.samples import StartUp
+from pytest_llmperf.server.caches import cache_folders, cold
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import metric_reports
@@ -47,8 +50,17 @@ def group(plans: Sequence[Plan]) -> tuple[tuple[Plan, ...], ...]:
 class Campaign:
     """Runs the tests of ``plans``, which all have the same server specification."""
 
-    def __init__(self, plans: Sequence[Plan], report_dir: Path, observer: Observer, umpire: Umpire) -> None:
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        report_dir: Path,
+        observer: Observer,
+        umpire: Umpire,
+        baseline: ServerSpec | None = None,
+    ) -> None:
+        """``baseline``: what the tests' server is compared with by launches, if anything is."""
         self.spec: ServerSpec = plans[0].server
+        self._baseline = baseline
         self.plans = tuple(plans)
         self._umpire = umpire
         self._rig = Rig(report_dir, observer, umpire.pool, umpire.prices)
@@ -57,6 +69,8 @@ class Campaign:
         self._measured: dict[str, dict[str, MetricValue]] = {}
         self._start_error: LlmperfError | None = None
         self._contested = False
+        self._primed: tuple[StartUp, ...] = ()
+        """The start with cold caches that went before the launch that is measured."""
 
     def ready(self) -> Launch:
         """The live launch of the candidate, started now if need be.
@@ -67,6 +81,9 @@ class Campaign:
             raise self._start_error
         if self._rig.live is None or self._rig.arm != "candidate":
             try:
+                if self._needs_priming:
+                    self._primed = (self._rig.start(self.spec, priming=True).start,)
+                    self._rig.stop()
                 self._rig.start(self.spec, priming=self._umpire.mode not in LAZY)
             except LlmperfError as error:
                 self._start_error = error
@@ -75,6 +92,12 @@ class Campaign:
         for case in self._cases.values():
             case.identities.setdefault("candidate", self._rig.live.identity)
         return self._rig.live
+
+    @property
+    def _needs_priming(self) -> bool:
+        """Whether a limit or an expectation is on the start with warm caches, and they are cold."""
+        named = any("time_to_ready" in plan.named for plan in self.plans)
+        return self._umpire.mode == "sla" and named and cold(self.spec)
 
     def prepare(self) -> None:
         """What must be there before a test begins: the server, unless launches of its own are to be compared."""
@@ -157,7 +180,19 @@ class Campaign:
 
     def forecast(self) -> Forecast:
         """What it will cost and can show."""
-        return priced(self._umpire.forecast(self.plans), self.spec, self._umpire.prices)
+        found = self._umpire.forecast(self.plans)
+        if self._needs_priming:
+            note = "a launch without a load goes before, since its compile caches are cold and time_to_ready is limited"
+            found = found.model_copy(update={"launches": (2, 2), "notes": (*found.notes, note)})
+        return priced(found, self.spec, self._umpire.prices)
+
+    def start_lines(self) -> list[str]:
+        """How its servers would be started."""
+        if self._baseline is None or self._baseline == self.spec:
+            arms = {"starts": self.spec}
+        else:
+            arms = {"starts the baseline": self._baseline, "starts the candidate": self.spec}
+        return [f"  {what}: {line}" for what, spec in arms.items() if (line := start_line(spec)) is not None]
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         """What was done besides a comparison: a baseline refreshed, noise learnt."""
@@ -197,7 +232,7 @@ class Campaign:
                 self._fresh()
                 salt = f"{nodeid}/{self._rig.number}/{number}"
                 case.trials["candidate"].append(self._rig.replay(case.plan, number, salt))
-                case.starts["candidate"] = [self.ready().start]
+                case.starts["candidate"] = [*self._primed, self.ready().start]
             except LlmperfError as error:
                 case.error = error
                 if isinstance(error, ServerDiedError):
@@ -228,7 +263,9 @@ class Campaign:
         # Only the values that limits need stay; the raw records are on disk.
         trials = case.trials.pop("candidate", [])
         hourly = {arm: self._rig.hourly(identity) for arm, identity in case.identities.items()}
-        found = metrics_of(plan, trials, starts, hourly["candidate"]) if trials else {}
+        caches = [str(Path(folder).parent) for folder in cache_folders(self.spec).values()]
+        told = {"gpu": case.identities["candidate"].value("gpu"), "cache": next(iter(caches), "")}
+        found = metrics_of(plan, trials, starts, hourly["candidate"], **told) if trials else {}
         other = metrics_of(plan, baseline, case.starts["baseline"], hourly.get("baseline")) if baseline else None
         self._measured[plan.nodeid] = found
         return Result(

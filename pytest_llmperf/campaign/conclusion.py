@@ -191,6 +191,10 @@ def _sentence(judged: MetricJudgement) -> str:
         return f"shown worse (p {judged.p_seq:.2g}), by more than the {100 * _allowed(judged):.3g} % allowed"
     if judged.upper < judged.limit:
         return f"shown no worse: a change beyond {limit} is ruled out"
+    if not (math.isfinite(judged.baseline) and math.isfinite(judged.candidate)):
+        return "not decided: some launch has no value of it"
+    if not judged.upper < math.inf:
+        return "not decided: no bound of its change is known"
     return f"not decided: a change up to {100 * math.expm1(min(judged.upper, 5)):.3g} % is not ruled out"
 
 

@@ -86,11 +86,25 @@ class Grounds:
         named = case.plan.regression
         return () if named is None else tuple(dict.fromkeys((*(named.metrics or ()), *named.tolerances)))
 
-    def detects(self, case: Case) -> dict[str, float]:
-        """Primary metric → smallest change, a ratio, that the job shows in four of five cases."""
+    def detects(self, case: Case, kappa: float = 1.0) -> dict[str, float]:
+        """Primary metric → smallest change, a ratio, that the job shows in four of five cases.
+
+        ``kappa``: how many times the variance expected its launches show, which that of memory is no part of."""
         family = case.config.metrics or ()
-        shown = detectable_interleaved(family, case.config.max_blocks, prior=case.prior, config=case.config)
+        noise = {name: case.prior.noise(name) for name in family}
+        seen = {
+            name: (s0_sq * (1.0 if (row := gate_row(name)) is None or row.steady else kappa), d0)
+            for name, (s0_sq, d0) in noise.items()
+        }
+        shown = detectable_interleaved(family, case.config.max_blocks, prior=seen, config=case.config)
         return {name: change for name, change in shown.items() if (row := gate_row(name)) is not None and row.primary}
+
+    def concluded(self, found: Comparison, case: Case) -> Comparison:
+        """``found`` with the judgement of ``case``, and with what the job can show by the noise that it had."""
+        judged = case.judgement
+        noisier = judged is not None and judged.kappa > 1 and found.detects
+        detects = self.detects(case, judged.kappa) if judged is not None and noisier else found.detects
+        return replace(found, judgement=judged, detects=detects)
 
     def config(self, plan: Plan, most: int) -> tuple[GateConfig, tuple[str, ...]]:
         """What is judged of a test of which ``most`` blocks are run, and notes on it."""

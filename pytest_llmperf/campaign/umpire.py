@@ -270,7 +270,7 @@ class Umpire:
         if case.exhausted and not by_errors:
             return replace(found, invalid=f"{len(case.faults)} launches could not be judged: {case.faults[-1]}")
         if case.judgement is not None and found.judgement is not case.judgement:
-            found = replace(found, judgement=case.judgement)
+            found = self._grounds.concluded(found, case)
         if found.verdict in ("INCONCLUSIVE", "NO_BASELINE"):
             found = replace(found, remedy=remedy(case.plan, found, self._terms.argument, self._terms.given))
         return replace(found, notes=(*found.notes, *case.notes))

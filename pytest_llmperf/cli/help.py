@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from pytest_llmperf.catalog import FAMILIES, METRICS, Family
+from pytest_llmperf.catalog import FAMILIES, METRICS, UNMEASURED, Family
 from pytest_llmperf.errors import UsageError, nearest
 from pytest_llmperf.units import DIMENSIONS
 
@@ -46,7 +46,8 @@ def _metrics() -> str:
 
 def _row(family: Family) -> str:
     better = f"{family.better} is better"
-    return f"  {family.name:<22} {family.unit:<6} {better:<17} {family.definition:<24} {family.meaning}"
+    meaning = family.meaning + (" (not measured by this version)" if family.name in UNMEASURED else "")
+    return f"  {family.name:<22} {family.unit:<6} {better:<17} {family.definition:<24} {meaning}"
 
 
 def _records() -> str:
@@ -56,15 +57,20 @@ All times are integer ns of one monotonic clock; null where it did not come to t
 
   index phase            position in the plan; "warmup" or "measured"
   scheduled_ns           open loop: the planned time, which latencies count from
+  cap_wait_ns            how long the cap on what is in flight held it back after that
   connect_start_ns connected_ns   opening the connection, TLS included; null where an open one was used again
   sent_ns                just before the first byte of the request was written; closed loop: latencies count from here
   first_byte_ns          first byte of the response
   first_output_ns first_answer_ns last_output_ns   first output, first that is not reasoning, last output
+  first_event_ns last_event_ns   first and last event of the generation, bearing output or not
   closed_ns              end of the response
   chunk_ns               times of the output-bearing chunks: the first in full, then the difference to the one before
   chunk_tokens           tokens of each chunk where the server counts them, else null
   prompt_tokens output_tokens cached_tokens token_source   as the server counts them, and where the counts come from
+  tokenizer_tokens       output tokens by the configured tokenizer, beside what the server counts
   requested_input_tokens requested_output_tokens            what the plan asked for
+  streamed               false: the reply was asked for as a whole
+  conversation turn      number of the conversation in the plan, position in it
   outcome detail         "ok", "cut" (ended by us), or the class of the failure and what exactly happened
   finish_reason http_status connection                      as received; number of the connection
 
@@ -72,11 +78,34 @@ Percentiles interpolate linearly between order statistics (numpy's default); a f
 TPOT = (last_output_ns - first_output_ns) / (output_tokens - tokens of the first chunk, 1 where that is not told); it is
 not defined for a request with a single token, or where all chunks have one time stamp. Means are over ok requests.
 
-telemetry/*.jsonl.gz beside them: what was sampled of the server's processes meanwhile. The first object names its GPUs
-(null: it computes on the CPU); then one for each sample, at t_ns of the same clock:
+telemetry/*.jsonl.gz beside them: what was sampled of the server meanwhile. The first object has what is told once:
+
+  gpus                   NVML indices of its GPUs; null: it computes on the CPU
+  notes                  why a source is absent, and gaps of the sampler
+  preemption_warnings    new lines of the server's log that say that a request was preempted; null: no such log
+  log_errors             the first lines of the log, written while the load ran, that report an error
+
+Then one for each sample, at t_ns of the same clock; a field that was not told is absent. Of the host:
 
   rss_bytes cpu_seconds processes   resident memory of the server's process tree, its CPU time so far, its processes
-  gpu used_bytes server_bytes       one GPU: memory in use, and that of the server's processes; null where not told
+
+Of one GPU (what costs the driver more is asked for more seldom):
+
+  gpu used_bytes server_bytes       NVML index, memory in use, and that of the server's processes
+  foreign_pids                      processes that compute on it and are not the server's
+  utilization                       share of the driver's sampling period in which a kernel ran
+  power_w energy_j temperature_c    power; energy since the driver was loaded; temperature
+  sm_clock_mhz memory_clock_mhz     clocks
+  throttle                          NVML's clock event reasons, a bit mask
+  sm_activity dram_activity         share of SMs with a warp on them, and of the peak memory bandwidth (GPM)
+
+Of the engine's own page of metrics, under the names that every engine has here:
+
+  values       running waiting (requests), kv_usage (ratio), kv_capacity_tokens, and what only grows since the server
+               began: preemptions, prefix_queries prefix_hits prompt_tokens generation_tokens accepted_tokens (tokens),
+               requests (finished well), drafts (verification steps)
+  histograms   ttft queue_wait prefill_time decode_time tpot e2e: count and total (seconds) of what was observed since
+               the server began, and for each upper bound of bounds in counts how many lay at or below it
 
 peak_memory is the largest rss_bytes or, on GPUs, the largest sum of server_bytes (used_bytes where any is null) over
 the samples of one time; memory_growth is the median of the slopes between all pairs of the same,
@@ -107,9 +136,10 @@ The first of 2-5, 1, 10, 12 that applies.
 
 pytest-llmperf:
   0   done
-  1   baseline list: a file of the store is refused; baseline prune: nothing removed, as --yes is missing
+  1   baseline list: a file of the store is refused; baseline prune: nothing removed, as --yes is missing;
+      doctor gpu: no GPU can be seen; doctor reap: something stale is left (it could not be ended, or --dry-run)
   2   wrong usage, or a file that is missing, unreadable or of an unknown schema; baseline promote: refused
-  baseline refresh ends as the pytest run that it starts"""
+  baseline refresh and doctor noise end as the pytest run that they start"""
 
 
 def _verdicts() -> str:

@@ -43,15 +43,25 @@ def energy_value(trials: Sequence[Trial]) -> MetricValue:
     return MetricValue(which, value, samples, note, source=source)
 
 
-def cost_value(throughput: MetricValue, usd_per_hour: float | None) -> MetricValue:
-    """``usd_per_hour`` of all GPUs × hours of the window / output tokens in it, by the output throughput."""
+def cost_value(throughput: MetricValue, usd_per_hour: float | None, gpu: str = "") -> MetricValue:
+    """``usd_per_hour`` of all GPUs × hours of the window / output tokens in it, by the output throughput. ``gpu``: what
+    the configuration would have a price of; empty or ``unknown`` where the server does not tell."""
     which = metric("cost_per_mtok")
     if usd_per_hour is None:
-        return MetricValue(which, None, 0, "no price is known of the server's GPUs: set it in [tool.llmperf.prices]")
+        return MetricValue(which, None, 0, _no_price(gpu))
     if not throughput.value:
         return MetricValue(which, None, throughput.n, throughput.note or "no output tokens in the window")
     value = usd_per_hour / 3600 / throughput.value * 1e6
     return MetricValue(which, value, throughput.n, throughput.note, source=throughput.source)
+
+
+def _no_price(gpu: str) -> str:
+    if gpu in ("", "unknown"):
+        return (
+            "the server's GPU and their number are not known, so that they have no price: declare them in its identity"
+        )
+    example = "0.10 USD/h" if gpu == "cpu" else "3.50 USD/h"
+    return f'no price is known of {gpu!r}: set e.g. prices."{gpu}" = "{example}" in the configuration'
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,14 @@ from typing import Final
 from pytest_llmperf.catalog import metric
 from pytest_llmperf.samples import StartUp
 from pytest_llmperf.stats.value import MetricValue
+from pytest_llmperf.units import format_quantity
 
-__all__ = ["WHOLE_GPUS", "start_values"]
+__all__ = ["START_METRICS", "WHOLE_GPUS", "start_values", "unseen_start"]
 
 WHOLE_GPUS: Final = "whole-gpus"
 """Source of a memory that is that of GPUs, not that of the server's processes."""
+START_METRICS: Final = ("time_to_ready", "time_to_ready_cold", "compile_time", "startup_memory")
+"""Of a launch, and of no single load on it."""
 
 
 def start_values(starts: Sequence[StartUp]) -> dict[str, MetricValue]:
@@ -37,3 +40,26 @@ def start_values(starts: Sequence[StartUp]) -> dict[str, MetricValue]:
     if whole:
         found["startup_memory"] = replace(found["startup_memory"], source=WHOLE_GPUS)
     return found
+
+
+def unseen_start(name: str, starts: Sequence[StartUp], *, memory: str, cache: str) -> MetricValue:
+    """One of ``START_METRICS`` that no launch tells, with the reason.
+
+    ``memory``: where the server's processes are, that their memory was not seen; ``cache``: the folder of its compile
+    caches, empty where none is known."""
+    times = [start.time_to_ready_s for start in starts if start.time_to_ready_s is not None]
+    took = ", ".join(format_quantity(time, "s") for time in times)
+    whose = "this launch's" if len(times) == 1 else "all launches'"
+    if not times:
+        why = "the server was running already: its start was not seen"
+    elif name == "time_to_ready":
+        why = f"{whose} compile caches were cold: {took} is time_to_ready_cold; run it again"
+    elif name == "time_to_ready_cold" and cache:
+        why = f"{whose} compile caches were warm: {took} is time_to_ready; without the folder {cache} it is cold"
+    elif name == "time_to_ready_cold":
+        why = f"no compile caches of this server are known here: {took} is time_to_ready"
+    elif name == "compile_time":
+        why = "the server's log does not tell how long it compiled"
+    else:
+        why = f"the memory of the server's processes was not seen while it started: {memory}"
+    return MetricValue(metric(name), None, 0, why)

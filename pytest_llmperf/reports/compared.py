@@ -7,7 +7,7 @@ from typing import Final
 
 from pytest_llmperf.comparisons import ComparisonReport, DifferenceReport, JudgementReport
 from pytest_llmperf.gate import PRECEDENCE, VerdictName
-from pytest_llmperf.reports.phrases import digits
+from pytest_llmperf.reports.phrases import digits, fact_text
 from pytest_llmperf.result import TestReport
 from pytest_llmperf.units import format_quantity
 
@@ -213,7 +213,8 @@ def _difference(found: DifferenceReport) -> str:
     if found.role == "unverified":
         return found.name
     note = f" ({found.note})" if found.note else ""
-    return f"{found.name} {found.baseline} → {found.candidate}{note}"
+    before, after = (fact_text(found.name, value) for value in (found.baseline, found.candidate))
+    return f"{found.name} {before} → {after}{note}"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from pytest_llmperf.reports.compared import (
     value_texts,
 )
 from pytest_llmperf.reports.markup import Block, assemble, code, fenced, plain
-from pytest_llmperf.reports.phrases import check_line, digits, warnings_of
+from pytest_llmperf.reports.phrases import absent_of, check_line, digits, fact_text, notes_of, warnings_of
 from pytest_llmperf.reports.spent import spent_text
 from pytest_llmperf.result import RunReport, TestReport
 
@@ -225,6 +225,8 @@ def _qualified(tests: Sequence[TestReport], names: dict[str, str]) -> Iterator[s
             yield f"- {names[test.nodeid]}: {plain(warning)}"
         for reason in dict.fromkeys(reason for trial in test.trials for reason in trial.validity.reasons):
             yield f"- {names[test.nodeid]}: INVALID: {plain(reason)}"
+        for note in (*absent_of(test), *notes_of(test)):
+            yield f"- {names[test.nodeid]}: {plain(note)}"
 
 
 def _identities(report: RunReport) -> Iterator[str]:
@@ -237,7 +239,7 @@ def _identities(report: RunReport) -> Iterator[str]:
         if campaign.identity is not None:
             for kind in ("input", "environment", "consequence"):
                 facts = getattr(campaign.identity, kind)
-                shown = ", ".join(f"{name} {fact.value}" for name, fact in facts.items())
+                shown = ", ".join(f"{name} {fact_text(name, fact.value)}" for name, fact in facts.items())
                 if shown:
                     yield f"  - {kind}: {plain(shown, 1200)}"
 

@@ -16,9 +16,11 @@ __all__ = [
     "SCALARS",
     "SEPARATOR",
     "SHOWN_FAMILIES",
+    "absent_of",
     "cell_text",
     "check_line",
     "digits",
+    "fact_text",
     "notes_of",
     "warnings_of",
     "wrapped",
@@ -35,6 +37,8 @@ MARKS: Final[dict[VerdictName, tuple[str, str]]] = {
 """Verdict → its sign and colour."""
 SHOWN_FAMILIES: Final = ("ttft", "tpot", "icl", "itl", "e2e")
 OPTIONAL_FAMILIES: Final = ("itl",)  # few servers count tokens per chunk
+_BY_ENGINE: Final = ("queue_wait", "prefill_time")
+_OF_ENGINE: Final = "n counts what the engine finished around the window, warm-up included"
 SCALARS: Final = (
     ("output_throughput", "output"),
     ("total_throughput", "total"),
@@ -43,6 +47,15 @@ SCALARS: Final = (
     ("peak_memory", "peak memory"),
 )
 SEPARATOR: Final = " · "
+
+
+_UNITS: Final = {"swap_space": "GiB", "kv_offloading_size": "GiB"}
+
+
+def fact_text(name: str, value: str) -> str:
+    """The value of a fact, with its unit where it has one."""
+    number = value.replace(".", "", 1).isdecimal()
+    return f"{float(value):g} {_UNITS[name]}" if name in _UNITS and number else value
 
 
 def check_line(check: Check) -> str:
@@ -92,11 +105,19 @@ def warnings_of(test: TestReport) -> list[str]:
     return [*found, *(f"UNSETTLED{which}: {reason}" for reason in reasons)]
 
 
+def absent_of(test: TestReport) -> list[str]:
+    """Rows of the table of latencies that are left out, with the reason."""
+    entry = test.metrics.get("itl_mean")
+    uncounted = entry is not None and entry.value is None and "no token count per chunk" in (entry.note or "")
+    return ["ITL is not shown: the server states no token counts per chunk"] if uncounted else []
+
+
 _FIGURE: Final = re.compile(r"\d[\d.,]*")
 
 
 def notes_of(test: TestReport) -> list[str]:
-    """What qualifies the numbers, each once: of the trials, and of the shown metrics that have no value."""
+    """What qualifies the numbers, each once: of the trials, of the shown metrics that have no value, and of those that
+    a limit or an expectation names."""
     found: dict[str, None] = {}
     for trial in test.counted:
         found |= dict.fromkeys((*trial.validity.notes, *trial.warnings))
@@ -105,9 +126,15 @@ def notes_of(test: TestReport) -> list[str]:
         if family in OPTIONAL_FAMILIES or family == "goodput":
             continue
         entry = test.metrics.get(f"{family}_mean") or test.metrics.get(family)
-        if entry is not None and entry.note and (entry.value is None or "lower bound" in entry.note):
+        qualifies = family not in SHOWN_FAMILIES or (entry is not None and entry.value is None)
+        if entry is not None and entry.note and qualifies:
             absent.setdefault(entry.note, []).append(family)
-    found |= {f"{', '.join(names)}: {note}": None for note, names in absent.items()}
+    for name in dict.fromkeys(check.metric for check in test.slas):
+        entry = test.metrics.get(name)
+        if entry is not None and entry.note and entry.value is not None:
+            of_engine = name.startswith(_BY_ENGINE)
+            absent.setdefault(f"{entry.note}; {_OF_ENGINE}" if of_engine else entry.note, []).append(name)
+    found |= {f"{', '.join(dict.fromkeys(names))}: {note}": None for note, names in absent.items()}
     alike: dict[str, list[str]] = {}
     for note in found:
         alike.setdefault(_FIGURE.sub("#", note), []).append(note)

@@ -20,10 +20,12 @@ def describe_campaign(plans: Sequence[Plan], last: RunReport | None, forecast: F
     seconds = [_seconds(plan, last) for plan in plans]
     known = [value for value in seconds if value is not None]
     total = (
-        f"about {format_quantity(sum(known), 's')} of load" if len(known) == len(plans) else "load time not known yet"
+        f"about {format_quantity(sum(known), 's')} of load a launch"
+        if len(known) == len(plans)
+        else "its load has not been timed yet"
     )
     launches = "a running server" if server.targeted else _launches(forecast)
-    lines = [f"llmperf: server {server.name} ({where}): {launches}, {len(plans)} test(s), {total} a launch"]
+    lines = [f"llmperf: server {server.name} ({where}): {launches}, {len(plans)} test(s), {total}"]
     lines.append(f"  {forecast.mode}{_cost(forecast)}")
     if forecast.detects:
         shown = ", ".join(f"{name} {digits(100 * change)} %" for name, change in forecast.detects.items())

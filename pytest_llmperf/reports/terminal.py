@@ -34,6 +34,7 @@ from pytest_llmperf.reports.phrases import (
     SCALARS,
     SEPARATOR,
     SHOWN_FAMILIES,
+    absent_of,
     cell_text,
     check_line,
     notes_of,
@@ -81,7 +82,7 @@ def render(test: TestReport, width: int, color: bool) -> str:
             _comparison(console, test, width)
         for said in test.notes:
             _paragraph(console, said, width)
-        for note in notes_of(test):
+        for note in (*absent_of(test), *notes_of(test)):
             _paragraph(console, f"note: {note}", width, "dim")
     return _text(captured.get())
 
@@ -158,7 +159,8 @@ def _facts(test: TestReport) -> Iterator[str]:
     if test.identity is not None:
         who.append(f"{test.identity.value('engine')} {test.identity.value('version')}")
         who.append(f"model {test.identity.value('model')}")
-    yield " · ".join((*who, f"{plan.workload.api} {plan.workload.name}", describe_load(plan.load)))
+    sent = " ".join(dict.fromkeys((plan.workload.api, plan.workload.name)))
+    yield " · ".join((*who, sent, describe_load(plan.load)))
     if not test.counted:
         return
     trials = test.counted

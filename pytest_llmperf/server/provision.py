@@ -48,7 +48,7 @@ def provision(spec: ServerSpec) -> Provisioned:
     engine = engine_of(spec)
     where = f"servers.{spec.name}"
     if spec.launched_by == "command":
-        require_program(spec.start[0], where)
+        require_program(spec, where)
         if not spec.uses_engine_command:
             return Provisioned(spec.model or "")
     if engine.command is None:
@@ -95,10 +95,15 @@ def _installed(engine: Engine, model: str, where: str) -> Provisioned:
     return Provisioned(model, (path,), version)
 
 
-def require_program(word: str, where: str) -> None:
+def require_program(spec: ServerSpec, where: str) -> None:
     """Raise ConfigError where the first word of ``start`` is no program that is found here."""
-    if "{" not in word and shutil.which(word) is None:
-        raise ConfigError(where, "start", f"{word!r} is no program (looked on the PATH)")
+    word = spec.start[0]
+    if "{" in word:
+        return
+    (path,) = spec.filled((word,), 0)
+    if shutil.which(path) is None:
+        looked = "on the PATH" if path == word and "/" not in word else f"for {path}"
+        raise ConfigError(where, "start", f"{word!r} is no program (looked {looked})")
 
 
 def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where: str) -> Provisioned:

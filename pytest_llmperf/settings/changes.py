@@ -8,13 +8,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from pytest_llmperf.engines import engine_of
-from pytest_llmperf.engines.engine import SETTABLE, check_parameters
+from pytest_llmperf.engines.engine import SETTABLE
 from pytest_llmperf.engines.flags import set_flag
-from pytest_llmperf.engines.parameters import named_words
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.settings.faults import describe_validation_error
-from pytest_llmperf.settings.servers import require_launchable
+from pytest_llmperf.settings.launchable import key_of_flag, require_launchable
 
 __all__ = ["VARIABLES", "changed", "flat"]
 
@@ -72,24 +71,23 @@ def changed(spec: ServerSpec, changes: Mapping[str, Any], where: str) -> ServerS
         else:
             update[key] = value
     try:
-        found = ServerSpec.model_validate({**spec.model_dump(), **update})
+        found = ServerSpec.model_validate({**spec.model_dump(), **update, "folder": spec.folder})
     except ValidationError as error:
         key, problem = describe_validation_error(error, ServerSpec)
         raise ConfigError(where, key or next(iter(changes)), problem) from None
     try:
-        check_parameters(engine_of(found), found)
         require_launchable(found, where)
     except ConfigError as error:
-        raise ConfigError(where, error.key, error.problem) from None
+        raise ConfigError(where, error.key.removeprefix(f"servers.{spec.name}."), error.problem) from None
     return found
 
 
 def _flag(spec: ServerSpec, arguments: tuple[str, ...], flag: str, value: object, where: str) -> tuple[str, ...]:
     if not flag.startswith("-") or flag.strip("-") == "":
         raise ConfigError(where, f"args.{flag}", "is no flag; write e.g. args.--enforce-eager")
-    canonical = named_words(engine_of(spec).parameters)
-    if flag in canonical:
-        raise ConfigError(where, f"args.{flag}", f"is the flag of {canonical[flag]}; write {canonical[flag]}=…")
+    key = key_of_flag(engine_of(spec), flag)
+    if key is not None:
+        raise ConfigError(where, f"args.{flag}", f"is the flag of {key}; write {key}=…")
     return set_flag(arguments, flag, value if isinstance(value, bool) else _text(f"args.{flag}", value, where))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,10 +42,15 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         fields = _fields_at(model, location[:-1])
-        known = tuple(field for field in fields if field not in ("source", "name"))
+        known = tuple(field for field in fields if field not in ("source", "name", "folder"))
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
         return key, "is required"
+    if fault["type"] == "tuple_type":
+        one = isinstance(fault["input"], str | int | float) and not isinstance(fault["input"], bool)
+        return key, f"{fault['input']!r} is no list" + (f"; write [{json.dumps(fault['input'])}]" if one else "")
+    if fault["type"] == "dict_type":
+        return key, f'{fault["input"]!r} is no table; write e.g. {{ NAME = "value" }}'
     if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":

@@ -44,7 +44,7 @@ def load_settings(root: Path, *, servers: bool = True) -> Settings:
     if servers:
         add_installed()
     for name, server in settings.servers.items() if servers else ():
-        read_server(name, server, settings.source)
+        read_server(name, server, settings.source, source.absolute().parent)
     for name, variant in settings.variants.items():
         flat(variant, settings.source, f"variants.{name}")
     return settings

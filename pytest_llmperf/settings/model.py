@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from pytest_llmperf.catalog import metric
-from pytest_llmperf.fields import Price
+from pytest_llmperf.fields import Gpus, Price
 from pytest_llmperf.plan import Clients
 from pytest_llmperf.units import parse_quantity
 
@@ -29,7 +29,7 @@ class WorkerDevices(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    gpus: tuple[int, ...] = Field(min_length=1)
+    gpus: Gpus = Field(min_length=1)
 
 
 class Accept(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -13,9 +14,10 @@ from pytest_llmperf.identity import ENVIRONMENT, INPUTS, fact_class
 from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec, Workload
 from pytest_llmperf.recount import check_tokenizer
 from pytest_llmperf.settings.faults import describe_validation_error, given_value, toml_value
+from pytest_llmperf.settings.launchable import require_launchable
 from pytest_llmperf.settings.model import Overrides, Settings
 
-__all__ = ["BUILT_IN_SERVERS", "check_speaks", "read_server", "require_launchable", "server_named"]
+__all__ = ["BUILT_IN_SERVERS", "check_speaks", "read_server", "server_named"]
 
 _NOT_DECLARED: Final = ("engine", "workload", "definitions")
 """Facts that the configuration says elsewhere, or that belong to a test."""
@@ -51,14 +53,15 @@ def server_named(name: str | None, settings: Settings, overrides: Overrides) -> 
         if name not in known and not overrides.server and name != settings.default_server:
             raise MarkerError("llmperf", "server", f"unknown server {name!r}{nearest(name, tuple(known))}")
         table, label = dict(_table(name, known, where)), name
+    folder = Path(settings.source).absolute().parent
     api_key_env = overrides.api_key_env or (settings.api_key_env if "api_key_env" not in table else None)
     if api_key_env:
         table["api_key_env"] = api_key_env
     for assignment in overrides.assignments:
         changed = _assign(table, assignment)
-        read_server(label, changed, "--llmperf-set")
+        read_server(label, changed, "--llmperf-set", folder)
         table = changed
-    spec = read_server(label, table, where)
+    spec = read_server(label, table, where, folder)
     require_launchable(spec, where)
     return spec
 
@@ -71,57 +74,30 @@ def check_speaks(spec: ServerSpec, workload: Workload) -> None:
     check_api(engine_of(spec), workload.api, f"servers.{spec.name}")
 
 
-def require_launchable(spec: ServerSpec, where: str) -> None:
-    """Raise ConfigError where ``spec`` is neither a running server nor one that this version can start."""
-    from pytest_llmperf.engines import ENGINES, launchable
-    from pytest_llmperf.engines.engine import SETTABLE
-    from pytest_llmperf.engines.redact import redact
-
-    prefix = f"servers.{spec.name}"
-    if spec.url is not None:
-        return
-    for key in ("start", "logs", "stop"):
-        words = getattr(spec, key)
-        if redact(words) != words:
-            problem = "holds a secret, which would be shown and stored; let the command read it from a variable"
-            raise ConfigError(where, f"{prefix}.{key}", problem)
-    if spec.launched_by == "command" and not spec.uses_engine_command:
-        for key in ("version", *SETTABLE):
-            if getattr(spec, key) is not None and not spec.passes(key):
-                problem = f"does not reach the server: write {{{key}}} into start, or {{command}} for all of them"
-                raise ConfigError(where, f"{prefix}.{key}", problem)
-        if spec.extra_args:
-            problem = "do not reach the server: write {command} into start, or the arguments themselves"
-            raise ConfigError(where, f"{prefix}.extra_args", problem)
-        return
-    if spec.engine not in launchable():
-        problem = f"{ENGINES[spec.engine].title} cannot be launched by this version: start it yourself and give its url"
-        raise ConfigError(where, f"{prefix}.engine", problem)
-    if spec.launched_by == "container" and spec.engine in BUILT_IN_SERVERS:
-        key = "image" if spec.image else "image_template"
-        problem = f"{ENGINES[spec.engine].title} is part of this package and in no image; name the engine of the image"
-        raise ConfigError(where, f"{prefix}.{key}", problem)
-
-
 def _require_units(table: Mapping[str, Any], where: str, prefix: str) -> None:
-    """A bare number of seconds is an error: was it ms, or min?"""
+    """A bare number of seconds or bytes is an error: was it ms, or min?"""
     limits = table.get("limits")
-    times = {key: table.get(key) for key in ("startup_timeout", "gpu_wait")}
+    found = {key: table.get(key) for key in ("startup_timeout", "gpu_wait", "shm_size")}
     if isinstance(limits, Mapping):
-        times |= {f"limits.{key}": value for key, value in limits.items()}
-    for key, value in times.items():
+        found |= {f"limits.{key}": value for key, value in limits.items()}
+    for key, value in found.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise ConfigError(where, f"{prefix}.{key}", f"{value!r} has no unit; write e.g. '{value} s'")
+            unit = "GiB" if key == "shm_size" else "s"
+            raise ConfigError(where, f"{prefix}.{key}", f"{value!r} has no unit; write e.g. '{value} {unit}'")
 
 
-def read_server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
-    """The specification that ``table`` of the file (or option) ``where`` gives. Raises ConfigError."""
+def read_server(name: str, table: Mapping[str, Any], where: str, folder: Path) -> ServerSpec:
+    """The specification that ``table`` of the file (or option) ``where`` gives; relative paths start from ``folder``.
+
+    Raises ConfigError."""
     from pytest_llmperf.engines import ENGINES
 
     prefix = f"servers.{name}"
     _require_units(table, where, prefix)
+    if "folder" in table:
+        raise ConfigError(where, f"{prefix}.folder", "unknown key")
     try:
-        spec = ServerSpec.model_validate({"name": name, **table})
+        spec = ServerSpec.model_validate({"name": name, **_placed(table, folder), "folder": folder})
     except ValidationError as error:
         key, problem = describe_validation_error(error, ServerSpec)
         raise ConfigError(where, f"{prefix}.{key}".rstrip("."), problem) from None
@@ -139,6 +115,23 @@ def read_server(name: str, table: Mapping[str, Any], where: str) -> ServerSpec:
     return spec
 
 
+def _placed(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """``table`` with the paths of files made absolute. A model may be a name: it is a path where it is found there."""
+    found = dict(table)
+    for key in ("tokenizer", "ca_file", "model"):
+        written = table.get(key)
+        if isinstance(written, str) and written and (key != "model" or _only_beside(written, folder)):
+            found[key] = str(folder / Path(written).expanduser())
+    return found
+
+
+def _only_beside(model: str, folder: Path) -> bool:
+    try:
+        return "/" in model and not Path(model).expanduser().exists() and (folder / model).exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def _table(name: str, known: Mapping[str, dict[str, Any]], where: str) -> dict[str, Any]:
     if name not in known:
         raise ConfigError(where, "server", f"unknown server {name!r}{nearest(name, tuple(known))}")
@@ -154,7 +147,7 @@ def _assign(table: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     key = key.strip()
     if not equals or not key:
         raise ConfigError("--llmperf-set", assignment, "write key=value, e.g. max_num_seqs=4")
-    fields = tuple(field for field in ServerSpec.model_fields if field not in ("name", "env", "limits"))
+    fields = tuple(field for field in ServerSpec.model_fields if field not in ("name", "folder", "env", "limits"))
     outer, dot, inner = key.partition(".")
     if dot and outer in ("env", "limits") and inner:
         value: Any = written if outer == "env" else toml_value(written)

@@ -52,6 +52,14 @@ def refused(pytester: pytest.Pytester, markers: str, *options: str) -> str:
         (LOAD + "\n@pytest.mark.sla(ttft_p95=0.5)", "0.5 has no unit; write e.g. '500 ms'"),
         (LOAD + "\n@pytest.mark.sla(ttft_p95='-3 ms')", "'-3 ms' is negative"),
         (LOAD + "\n@pytest.mark.sla(ttft_p95='1e999 ms')", "is not a finite number"),
+        (
+            LOAD + "\n@pytest.mark.sla(mfu='30 %')",
+            "@pytest.mark.sla(mfu=...): mfu is not measured by this version: leave it out",
+        ),
+        (
+            LOAD.replace("requests", "expects=['scaling_efficiency > 0.8'], requests"),
+            "@pytest.mark.llmperf(expects=...): scaling_efficiency is not measured by this version",
+        ),
         (LOAD + "\n@pytest.mark.sla()", "@pytest.mark.sla: names no metric"),
         (
             LOAD + "\n@pytest.mark.sla('500 ms')",

@@ -147,3 +147,47 @@ def test_commands_on_baselines_do_not_need_to_know_it(pytester: pytest.Pytester)
     result = pytester.run(sys.executable, "-m", "pytest_llmperf.cli", "baseline", "list")
     assert "unknown engine" not in result.stderr.str() + result.stdout.str()
     assert result.ret == 0
+
+
+def test_a_limit_on_the_warm_start_has_a_cold_one_go_before(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
+    cached = CONFTEST.replace("cpu=True,", "cpu=True, cache_env=('MY_CACHE',),")
+    prepare(pytester, cached)
+    limits = TEST.replace('ttft_p95="5 s"', 'time_to_ready="1 min"')
+    pytester.makepyfile(test_it=limits)
+    dry = run(pytester, "--llmperf-dry-run").stdout.str()
+    assert ": 2 launches, 1 test(s)" in dry
+    assert "note: a launch without a load goes before, since its compile caches are cold" in dry
+    run(pytester).assert_outcomes(passed=1)
+    found = report(pytester)
+    first, second = found["campaigns"][0]["launches"]
+    assert (first["priming"], first["start_up"]["cold"]) == (True, True)
+    assert (second["priming"], second["start_up"]["cold"]) == (False, False)
+    metrics = found["tests"][0]["metrics"]
+    assert metrics["time_to_ready"]["value"] == second["start_up"]["time_to_ready_s"]
+    assert metrics["time_to_ready_cold"]["value"] == first["start_up"]["time_to_ready_s"]
+    # A load is measured on a launch, and is not what the launch took.
+    assert (
+        not {"time_to_ready", "time_to_ready_cold", "compile_time"} & found["tests"][0]["trials"][0]["metrics"].keys()
+    )
+    # The caches are warm now, and what is not measured says how it would be.
+    wanted = 'time_to_ready="1 min", time_to_ready_cold="1 min", compile_time="1 min", cost_per_mtok="1 USD"'
+    pytester.makepyfile(test_it=TEST.replace('ttft_p95="5 s"', wanted))
+    run(pytester).assert_outcomes(failed=1)
+    found = report(pytester)
+    assert len(found["campaigns"][0]["launches"]) == 1
+    checks = {check["metric"]: check for check in found["tests"][0]["slas"]}
+    assert checks["time_to_ready"]["verdict"] == "PASS"
+    cold = checks["time_to_ready_cold"]
+    assert cold["verdict"] == "INVALID"
+    assert "compile caches were warm: " in cold["reason"]
+    (folder,) = (pytester.path / "cache" / "pytest-llmperf" / "compiled").iterdir()
+    assert f"without the folder {folder} it is cold" in cold["reason"]
+    assert "the server's log does not tell how long it compiled" in checks["compile_time"]["reason"]
+    assert 'set e.g. prices."cpu" = "0.10 USD/h" in the configuration' in checks["cost_per_mtok"]["reason"]
+    priced = SETTINGS.replace("[tool.llmperf.servers.own]", 'prices."cpu" = "0.10 USD/h"\n[tool.llmperf.servers.own]')
+    pytester.makepyprojecttoml(priced)
+    pytester.makepyfile(test_it=TEST.replace('ttft_p95="5 s"', 'cost_per_mtok="1 USD"'))
+    run(pytester).assert_outcomes(passed=1)

@@ -153,7 +153,8 @@ def test_workers_without_devices_of_their_own_are_refused(pytester: pytest.Pytes
 
 
 def test_a_candidate_on_a_device_of_another_worker_is_refused(pytester: pytest.Pytester) -> None:
-    prepare(pytester, more=f'{WORKERS}\n[tool.llmperf.servers.other]\nengine = "truth"\ngpus = [1]')
+    other = 'engine = "openai"\nstart = ["true"]\nready_url = "http://127.0.0.1:1"\ngpus = [1]'
+    prepare(pytester, more=f"{WORKERS}\n[tool.llmperf.servers.other]\n{other}")
     result = pytester.runpytest_subprocess("--llmperf", "-n1", "--llmperf-ab", "server=other", "-p", "no:benchmark")
     assert result.ret == 1
     assert "is not a GPU of this worker's own: run with -n0" in result.stdout.str()

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.settings import Budget, Overrides, Settings, load_settings, server_named
+from pytest_llmperf.settings.changes import changed
 
 WHOLE = """
 pool = "h200-a"
@@ -127,6 +128,18 @@ SERVER = "[servers.s]\nengine = 'vllm'\n"
         (SERVER + "gpus = 'none'\nany_gpus = 1", "no_gpus and GPUs are both asked for; keep one of them"),
         (SERVER + "gpus = 'none'\nlock_clocks = 1500", "lock_clocks needs gpus"),
         (SERVER + "gpus = 'none'\nenv = {CUDA_VISIBLE_DEVICES = '0'}", "gpus and env.CUDA_VISIBLE_DEVICES both say"),
+        (SERVER + "gpus = 0", "servers.s.gpus: 0 is no list; write [0]"),
+        (SERVER + "gpus = true", "servers.s.gpus: True is no list"),
+        (SERVER + "env = 'A=1'", "servers.s.env: 'A=1' is no table; write e.g. { NAME = \"value\" }"),
+        (SERVER + "gpus = [-1]", "servers.s.gpus: [-1]: GPUs are numbered from 0 on"),
+        (SERVER + "gpus = [1, 0, 1]", "servers.s.gpus: [1, 0, 1] names a GPU twice"),
+        ("[workers.gw0]\ngpus = [1, 1]", "workers.gw0.gpus: [1, 1] names a GPU twice"),
+        (SERVER + "extra_args = '--a b'", "servers.s.extra_args: '--a b' is no list; write [\"--a b\"]"),
+        (SERVER + "start = './start.sh'", "servers.s.start: './start.sh' is no list; write [\"./start.sh\"]"),
+        (SERVER + "swap_space = '4 gib'", "servers.s.swap_space: '4 gib' has the unknown unit 'gib'; allowed here: B"),
+        (SERVER + "kv_offloading_size = '-1 GB'", "servers.s.kv_offloading_size: '-1 GB': input should be greater"),
+        (SERVER + "image = 'a'\nshm_size = 16", "servers.s.shm_size: 16 has no unit; write e.g. '16 GiB'"),
+        (SERVER + "folder = '/'", "servers.s.folder: unknown key"),
         (SERVER + "identity = {gpus = 8}", "servers.s.identity.gpus: unknown field; did you mean 'gpu'?"),
         (SERVER + "identity = {workload = 'x'}", "servers.s.identity.workload: unknown field"),
         (SERVER + "identity = {gpu = []}", "gpu = [] is neither text nor a number"),
@@ -151,7 +164,7 @@ def test_a_running_server_of_this_machine_may_have_gpus(tmp_path: Path, url: str
 
 
 def test_any_gpus_and_how_long_to_wait_for_them(tmp_path: Path) -> None:
-    text = "[servers.s]\nengine = 'embedded'\ngpus = 'any:2'\ngpu_wait = '5 min'\ngpu_shared = true\n"
+    text = "[servers.s]\nengine = 'vllm'\ngpus = 'any:2'\ngpu_wait = '5 min'\ngpu_shared = true\n"
     found = settings(tmp_path, text)
     read = server_named("s", found, Overrides())
     assert (read.gpus, read.any_gpus, read.gpu_count, read.gpu_wait, read.gpu_shared) == ((), 2, 2, 300.0, True)
@@ -177,3 +190,114 @@ def test_the_engine_of_this_package_is_in_no_image(tmp_path: Path) -> None:
     found = settings(tmp_path, text)
     with pytest.raises(ConfigError, match=r"servers\.s\.image_template: the embedded engine is part of this package"):
         server_named("s", found, Overrides())
+
+
+def test_memory_of_the_host_has_a_unit_or_is_a_number_of_gib(tmp_path: Path) -> None:
+    text = "[servers.s]\nengine = 'vllm'\nswap_space = '4 GiB'\nkv_offloading_size = '8 GB'\n"
+    read = server_named("s", settings(tmp_path, text), Overrides())
+    assert (read.swap_space, read.kv_offloading_size) == (4.0, pytest.approx(8e9 / 1024**3))
+    found = settings(tmp_path, text)
+    given = server_named("s", found, Overrides(assignments=("swap_space=2", "kv_offloading_size='512 MiB'")))
+    assert (given.swap_space, given.kv_offloading_size) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("engine = 'vllm'\nthreads = 4", "servers.s.threads: vLLM has no such parameter; it has: max_num_seqs"),
+        (
+            "engine = 'vllm'\nversion = '0.33.0'\nswap_space = 4",
+            "servers.s.swap_space: vLLM 0.33.0 has no such parameter: it is gone since 0.18; use kv_offloading_size",
+        ),
+        (
+            "engine = 'vllm'\nversion = '0.9.0'\nimage_template = 'a:v{version}'\nkv_offloading_size = 4",
+            "servers.s.kv_offloading_size: vLLM 0.9.0 has no such parameter: it came with 0.13",
+        ),
+        ("engine = 'embedded'\ngpus = [0]", "servers.s.gpus: the embedded engine computes on the CPU; leave it out"),
+        (
+            "engine = 'sglang'\nenable_chunked_prefill = false\nmax_num_batched_tokens = 64",
+            "servers.s.max_num_batched_tokens: sets --chunked-prefill-size, which enable_chunked_prefill sets too",
+        ),
+        (
+            "engine = 'vllm'\nmax_num_seqs = 4\nextra_args = ['--max-num-seqs', '8']",
+            "servers.s.extra_args: --max-num-seqs is the flag of max_num_seqs; write max_num_seqs = … instead",
+        ),
+        ("engine = 'vllm'\nextra_args = ['--max_num_seqs=8']", "--max_num_seqs is the flag of max_num_seqs"),
+        ("engine = 'vllm'\nextra_args = ['--x', '--port', '8000']", "--port is the flag of port; write port = …"),
+        ("engine = 'vllm'\nextra_args = ['--model=b']", "--model is the flag of model; write model = … instead"),
+        ("engine = 'vllm'\nextra_args = ['--no-enable-prefix-caching']", "is the flag of enable_prefix_caching"),
+        ("engine = 'lmdeploy'\nextra_args = ['--server-port', '1']", "--server-port is the flag of port"),
+        ("engine = 'tgi'\nextra_args = ['--model-id', 'b']", "--model-id is the flag of model"),
+        ("engine = 'sglang'\nextra_args = ['--hicache-size', '8']", "is the flag of kv_offloading_size"),
+        (
+            "engine = 'ollama'\nmax_num_seqs = 4\nenv = {OLLAMA_NUM_PARALLEL = '8'}",
+            "servers.s.env.OLLAMA_NUM_PARALLEL: is the variable of max_num_seqs; write max_num_seqs = … instead",
+        ),
+        ("engine = 'ollama'\nenv = {OLLAMA_HOST = '0.0.0.0:1'}", "env.OLLAMA_HOST: is the variable of port"),
+        ("engine = 'tgi'\nenv = {PREFIX_CACHING = '0'}", "PREFIX_CACHING: is the variable of enable_prefix_caching"),
+        (
+            "engine = 'triton'",
+            'engine: Triton is not started by itself: give the command that starts it (launcher = "command" with start',
+        ),
+        (
+            "engine = 'openai'\nstart = ['run', '{command}']\nready_url = 'http://127.0.0.1:1'",
+            "has no command line of its own here: give the command that starts it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_server_that_cannot_work_is_refused_when_a_test_names_it(tmp_path: Path, text: str, problem: str) -> None:
+    found = settings(tmp_path, f"[servers.s]\nmodel = 'a'\n{text}\n[servers.other]\nengine = 'embedded'\n")
+    with pytest.raises(ConfigError) as caught:
+        server_named("s", found, Overrides())
+    assert problem in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'llmperf.toml'}: servers.s.")
+    assert server_named("other", found, Overrides()).engine == "embedded"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "engine = 'vllm'\nextra_args = ['--host', '0.0.0.0', '--enforce-eager', '--seed', '3']",
+        "engine = 'vllm'\nmodel = 'a'\nurl = 'http://h:1'\nthreads = 4",
+        "engine = 'triton'\nstart = ['run']\nready_url = 'http://127.0.0.1:1'",
+        "engine = 'trtllm'\nmodel = 'a'\nextra_args = ['--config', 'mine.yaml']",
+    ],
+)
+def test_what_no_key_says_may_be_said_by_flags(tmp_path: Path, text: str) -> None:
+    assert server_named("s", settings(tmp_path, f"[servers.s]\n{text}\n"), Overrides()).name == "s"
+
+
+def test_relative_paths_start_from_the_folder_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.gguf").write_bytes(b"")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = """
+[servers.s]
+engine = "vllm"
+model = "models/a.gguf"
+start = ["bin/start.sh", "./{port}.cfg", "../x", "deploy/it", "{model}", "./a b"]
+stop = ["./stop.sh"]
+logs = ["kubectl", "logs", "deploy/it"]
+ready_url = "http://127.0.0.1:{port}"
+[servers.e]
+engine = "vllm"
+model = "org/name"
+version = "0.33.0"
+executable = "v/{version}/vllm"
+"""
+    found = settings(tmp_path, text)
+    read = server_named("s", found, Overrides())
+    model = str(tmp_path / "models" / "a.gguf")
+    assert read.filled(read.start, 7) == (
+        f"{tmp_path}/bin/start.sh", f"{tmp_path}/7.cfg", f"{tmp_path}/../x", "deploy/it", model, "./a b",
+    )  # fmt: skip
+    assert read.filled(read.stop, 7) == (f"{tmp_path}/stop.sh",)
+    assert read.filled(read.logs, 7) == ("kubectl", "logs", "deploy/it")
+    assert read.start[0] == "bin/start.sh"  # the identity has it as it is written, wherever the checkout lies
+    own = server_named("e", found, Overrides())
+    assert (own.program, own.model) == (f"{tmp_path}/v/0.33.0/vllm", "org/name")
+    assert changed(own, {"version": "0.34.0"}, "--llmperf-ab").program == f"{tmp_path}/v/0.34.0/vllm"
+    assert "folder" not in own.model_dump()

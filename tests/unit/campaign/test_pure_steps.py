@@ -15,8 +15,10 @@ from pytest_llmperf.baseline.launches import from_stored, stored_launch
 from pytest_llmperf.baseline.provenance import utc_now
 from pytest_llmperf.baseline.state import Durations, StoredNoise
 from pytest_llmperf.campaign import price
+from pytest_llmperf.campaign.case import Case
 from pytest_llmperf.campaign.conclusion import Comparison, comparison_rows, judgement_report, unmeasured
 from pytest_llmperf.campaign.forecast import foretell, most_blocks
+from pytest_llmperf.campaign.grounds import Grounds
 from pytest_llmperf.campaign.lengths import length_fault
 from pytest_llmperf.campaign.remedy import remedy
 from pytest_llmperf.campaign.replication import replays_for, within_launches
@@ -31,6 +33,7 @@ from pytest_llmperf.settings.model import Accept, Budget
 from pytest_llmperf.stats.interleaved import judge_interleaved
 from pytest_llmperf.stats.launches import GateConfig, Judgement, LaunchValues, Tolerance
 from pytest_llmperf.stats.power import detectable_interleaved
+from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.variables import Arms
 
 TODAY = datetime.date(2026, 12, 2)
@@ -458,3 +461,32 @@ def test_tokens_that_a_tokenizer_counted_are_not_those_that_a_server_counts() ->
     found = sources(ours, ours, own)
     assert {found[name] for name in ("output_throughput", "total_throughput", "tpot_p95")} == {"tokenizer"}
     assert not {"ttft_p50", "e2e_p95", "request_throughput"} & found.keys()
+
+
+def test_a_metric_that_some_launch_lacks_is_said_to_be_so() -> None:
+    base = [values(order, block, ttft_p50=0.1, peak_memory=1e9) for block, order in enumerate((0, 3))]
+    cand = [values(order, block, ttft_p50=0.1) for block, order in enumerate((1, 2))]
+    judgement = judge_interleaved(base, cand, config=GateConfig(("ttft_p50", "peak_memory")))
+    rows = {row.metric: row for row in comparison_rows(Comparison("interleaved", "the other", judgement), base, cand)}
+    assert rows["peak_memory"].reason == "not decided: some launch has no value of it"
+    assert not any("nan" in (row.reason or "") or "inf" in (row.reason or "") for row in rows.values())
+
+
+def test_what_a_job_detects_follows_from_the_noise_that_it_had() -> None:
+    family = ("ttft_p50", "peak_memory")
+    prior = {"ttft_p50": (0.01**2, 4.0), "peak_memory": (0.002**2, 4.0)}
+    case = Case(test(), GateConfig(family), Prior(prior))
+    grounds = Grounds(Terms(), None)  # type: ignore[arg-type]
+    found = Comparison("interleaved", "the other", detects=grounds.detects(case))
+
+    def shown(kappa: float) -> Comparison:
+        case.judgement = Judgement("INCONCLUSIVE", "", kappa=kappa)
+        return grounds.concluded(found, case)
+
+    assert shown(1.0).detects == found.detects
+    # Nine times the variance is three times the standard deviation of a launch; memory's is no part of it.
+    noisier = {"ttft_p50": (0.03**2, 4.0), "peak_memory": (0.002**2, 4.0)}
+    wide = detectable_interleaved(family, 8, prior=noisier, config=case.config)
+    assert shown(9.0).detects == {name: pytest.approx(wide[name]) for name in found.detects}
+    assert shown(9.0).detects["ttft_p50"] > 2 * found.detects["ttft_p50"]
+    assert shown(9.0).judgement is case.judgement

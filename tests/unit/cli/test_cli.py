@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import reported
@@ -13,7 +16,11 @@ import reported
 from pytest_llmperf.catalog import FAMILIES, METRICS
 from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.cli.help import TOPICS
+from pytest_llmperf.metrics import MEASURED
+from pytest_llmperf.metrics.start import START_METRICS
+from pytest_llmperf.records import RequestRecord
 from pytest_llmperf.reports.jsonfile import write_report
+from pytest_llmperf.samples import Buckets, EngineSample, GpuSample, HostSample, Quantity, Telemetry
 
 
 @pytest.fixture
@@ -124,3 +131,31 @@ def test_the_command_imports_neither_scipy_nor_httpx_nor_pytest(report: Path) ->
     command = [sys.executable, "-c", code, "report", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_metrics_says_what_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "metrics"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    marked = {name for name, line in rows.items() if line.endswith("(not measured by this version)")}
+    assert marked == {"mbu", "mfu", "scaling_efficiency"}
+    assert marked == {name for name, entry in METRICS.items() if entry.family.name == name} - {
+        *MEASURED,
+        *START_METRICS,
+        "cost_per_mtok",
+    }
+
+
+def test_help_records_names_every_field_that_is_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "records"]) == 0
+    words = set(re.findall(r"[a-z0-9_]+", capsys.readouterr().out))
+    kinds = (RequestRecord, HostSample, GpuSample, EngineSample, Buckets, Telemetry)
+    stored = {field.name for kind in kinds for field in fields(kind)} - {"texts", "host", "engine"}
+    assert stored <= words
+    assert set(get_args(Quantity)) <= words
+
+
+def test_help_exit_codes_names_every_command_that_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "exit-codes"]) == 0
+    said = capsys.readouterr().out
+    for command in ("baseline list", "baseline prune", "doctor gpu", "doctor reap", "doctor noise"):
+        assert command in said

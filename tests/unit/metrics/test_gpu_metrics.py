@@ -100,9 +100,20 @@ def test_price_per_million_tokens_follows_from_the_throughput() -> None:
     assert throughput.value == 100
     # 2 GPUs of 3.60 USD/h are 0.002 USD/s; a million tokens at 100 tok/s take 10,000 s.
     assert cost_value(throughput, 2 * 3.60).value == pytest.approx(20.0)
-    missing = cost_value(throughput, None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        ("cpu", 'set e.g. prices."cpu" = "0.10 USD/h" in the configuration'),
+        ("NVIDIA H200", 'set e.g. prices."NVIDIA H200" = "3.50 USD/h" in the configuration'),
+        ("unknown", "are not known, so that they have no price: declare them in its identity"),
+    ],
+)
+def test_a_missing_price_names_the_key_that_sets_it(gpu: str, said: str) -> None:
+    missing = cost_value(measure([watched()], None, ("output_throughput",))["output_throughput"], None, gpu)
     assert missing.value is None
-    assert "[tool.llmperf.prices]" in (missing.note or "")
+    assert said in (missing.note or "")
 
 
 def real(window_s: tuple[float, float] = (1.0, 29.0), *, processes: bool = True) -> Trial:

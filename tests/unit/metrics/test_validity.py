@@ -85,6 +85,18 @@ def test_requests_that_were_sent_twice_are_noted_beyond_one_in_a_hundred() -> No
     assert "2 of 100 requests were sent a second time" in note
 
 
+def test_requests_that_were_sent_twice_are_no_matter_where_a_connection_is_quick() -> None:
+    def noted(connect_ms: float) -> bool:
+        """First output after 100 ms, every connection opened anew."""
+        opened = [
+            dataclasses.replace(record(i), connect_start_ns=0, connected_ns=round(connect_ms * 1e6)) for i in range(100)
+        ]
+        return bool(assess(trial(opened, client=client(retried=30)), CLOSED).notes)
+
+    assert not noted(4.9)
+    assert noted(5.1)
+
+
 def test_an_incomplete_run_is_invalid() -> None:
     assert "interrupted" in assess(trial([record()], complete=False), CLOSED).reasons[0]
     assert "only 1 of 40 planned" in assess(trial([record()], planned=40), CLOSED).reasons[0]

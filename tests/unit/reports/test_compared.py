@@ -8,7 +8,7 @@ import compared
 import pytest
 import reported
 
-from pytest_llmperf.comparisons import Forecast
+from pytest_llmperf.comparisons import DifferenceReport, Forecast
 from pytest_llmperf.reports.compared import (
     change_text,
     compared_line,
@@ -39,6 +39,14 @@ def test_a_metric_without_a_finite_value_is_shown_as_infinite_where_it_failed_fo
     assert text.startswith("FAIL: ttft_p50 181 ms → ∞, allowed 5 %: no finite value in 3 of 3 launches\n")
     missing = compared.entry("ttft_p50", "INCONCLUSIVE", 0.1, None, allowed=0.05)
     assert "100 ms → n/a, allowed 5 %" in compared_line(missing)
+
+
+def test_memory_of_the_host_is_shown_with_its_unit() -> None:
+    found = DifferenceReport(
+        name="kv_offloading_size", kind="input", role="came_with", baseline="default", candidate="7.450580596923828"
+    )
+    shown = compared.judgement("PASS").model_copy(update={"differences": (found,)})
+    assert list(differences(shown, "came_with")) == ["came with it: kv_offloading_size default → 7.45058 GiB"]
 
 
 def test_a_large_change_is_readable() -> None:
@@ -170,6 +178,15 @@ def test_large_costs_are_no_powers_of_ten() -> None:
     said = "\n".join(describe_campaign([reported.plan()], None, long))
     assert ", at most 104 GPUh" in said
     assert "ttft_p99 1,250 %" in said
+
+
+def test_a_load_is_timed_per_launch_or_said_not_to_be() -> None:
+    forecast = Forecast(mode="limits only", launches=(1, 1), seconds=None, gpus=0)
+    assert describe_campaign([reported.plan()], None, forecast)[0].endswith(
+        "1 test(s), its load has not been timed yet"
+    )
+    timed = describe_campaign([reported.plan(concurrency=4, duration=20.0)], None, forecast)
+    assert timed[0].endswith("1 test(s), about 20.0 s of load a launch")
 
 
 def test_an_acceptance_is_written_as_the_configuration_reads_it() -> None:

@@ -171,6 +171,28 @@ def test_it_lies_beside_the_report_and_says_the_same(tmp_path: Path) -> None:
     Journal.begin(tmp_path).end()  # the next run may replace it
 
 
+def test_a_new_report_leaves_nothing_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    """Its report may not name what it was writing when it ended."""
+    journal = Journal.begin(tmp_path)
+    journal.write([], [], partial=True)
+    journal.end()
+    trial = "test-it-0a1b2c3d-0-1.jsonl.gz"
+    old = ("logs/k-1.log", "logs/my-server-12.log", f"records/{trial}", f"telemetry/{trial}", f"records/.{trial}.tmp")
+    kept = ("logs/notes.txt", "records/mine.jsonl.gz", "other/k-1.log", "k-1.log")
+    for name in (*old, *kept):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    Journal.begin(tmp_path).end()
+    assert [name for name in (*old, *kept) if (tmp_path / name).exists()] == list(kept)
+
+
+def test_a_folder_without_a_report_of_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "k-1.log").write_text("x")
+    Journal.begin(tmp_path).end()
+    assert (tmp_path / "logs" / "k-1.log").exists()
+
+
 def test_a_report_md_of_someone_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("# my notes\n")
     with pytest.raises(InfraError, match=r"report\.md is no report of ours: move it"):

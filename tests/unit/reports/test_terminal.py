@@ -13,8 +13,9 @@ import pytest
 import reported
 
 from pytest_llmperf.reports.failure import failure_message
+from pytest_llmperf.reports.markdown import render as markdown
 from pytest_llmperf.reports.terminal import render
-from pytest_llmperf.result import TestReport
+from pytest_llmperf.result import MetricReport, TestReport
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS: dict[str, Callable[[], TestReport]] = {
@@ -102,3 +103,42 @@ def test_slowest_requests_of_several_trials_say_which() -> None:
     assert " 0.0#13 " in text
     assert " 0.1#13 " in text
     assert "6 connection_lost" in text
+
+
+def test_what_qualifies_a_limited_figure_is_shown_everywhere() -> None:
+    report = reported.passing()
+    metrics = {
+        **report.metrics,
+        "queue_wait_p95": MetricReport(value=0.2, unit="s", n=28, definition="queue_wait/1", note="from buckets"),
+        "kv_usage_p95": MetricReport(value=0.2, unit="ratio", n=8, definition="kv_usage_p95/1", note="not asked for"),
+    }
+    sla = replace(report.slas[0], metric="queue_wait_p95")
+    report = report.model_copy(update={"metrics": metrics, "slas": (*report.slas, sla)})
+    said = "queue_wait_p95: from buckets; n counts what the engine finished around the window, warm-up included"
+    assert said in " ".join(render(report, 200, color=False).split())
+    assert said in markdown(reported.run_report(report))
+    assert "not asked for" not in render(report, 200, color=False)
+
+
+def test_what_stands_in_for_the_memory_of_the_server_is_said() -> None:
+    report = reported.passing()
+    whole = report.metrics["peak_memory"].model_copy(update={"note": "memory of whole GPUs"})
+    report = report.model_copy(update={"metrics": {**report.metrics, "peak_memory": whole}})
+    assert "note: peak_memory: memory of whole GPUs" in render(report, 100, color=False)
+
+
+def test_a_row_that_is_left_out_is_said_to_be() -> None:
+    said = "note: ITL is not shown: the server states no token counts per chunk"
+    assert said in render(reported.passing(), 100, color=False)
+    t = reported.with_memory([replace(each, chunk_tokens=(1, 1, 1)) for each in reported.closed_loop()])
+    counted = render(reported.report_of(t), 100, color=False)
+    assert "\n  ITL " in counted
+    assert "not shown" not in counted
+
+
+def test_a_workload_that_is_called_as_its_api_is_named_once() -> None:
+    report = reported.passing()
+    workload = report.plan.workload.model_copy(update={"name": "chat"})
+    plan = report.plan.model_copy(update={"workload": workload})
+    assert " · chat · concurrency 4" in render(report.model_copy(update={"plan": plan}), 200, color=False)
+    assert " · chat tiny · concurrency 4" in render(report, 200, color=False)

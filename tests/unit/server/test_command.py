@@ -21,7 +21,8 @@ from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.launch import launch
 from pytest_llmperf.server.leases import leases
 from pytest_llmperf.server.ports import free_port
-from pytest_llmperf.settings.servers import read_server, require_launchable
+from pytest_llmperf.settings.launchable import require_launchable
+from pytest_llmperf.settings.servers import read_server
 
 FAKE = Path(__file__).parents[2] / "fake_vllm.py"
 SERVE = [sys.executable, str(FAKE), "serve"]
@@ -282,7 +283,9 @@ BASE = {"engine": "vllm", "start": ["true"], "ready_url": "http://h:1", "stop": 
 )  # fmt: skip
 def test_every_mistake_is_one_line(fields: dict[str, Any], problem: str | None) -> None:
     def read() -> None:
-        found = read_server("s", {key: value for key, value in {**BASE, **fields}.items() if value is not None}, "file")
+        found = read_server(
+            "s", {key: value for key, value in {**BASE, **fields}.items() if value is not None}, "file", Path("/etc")
+        )
         if found.launched_by == "command":
             require_launchable(found, "file")
 
@@ -300,3 +303,5 @@ def test_every_mistake_is_one_line(fields: dict[str, Any], problem: str | None) 
 def test_a_program_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"servers\.far: start: 'kubektl' is no program \(looked on the PATH\)"):
         launch(spec(start=["kubektl", "apply"]), log_dir=tmp_path)
+    with pytest.raises(ConfigError, match=rf"start: '\./start\.sh' is no program \(looked for {tmp_path}/start\.sh\)"):
+        launch(spec(start=["./start.sh"], folder=tmp_path), log_dir=tmp_path)
