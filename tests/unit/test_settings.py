@@ -211,7 +211,7 @@ def test_memory_of_the_host_has_a_unit_or_is_a_number_of_gib(tmp_path: Path) -> 
         ),
         (
             "engine = 'vllm'\nversion = '0.9.0'\nimage_template = 'a:v{version}'\nkv_offloading_size = 4",
-            "servers.s.kv_offloading_size: vLLM 0.9.0 has no such parameter: it came with 0.13",
+            "servers.s.kv_offloading_size: vLLM 0.9.0 has no such parameter: it came with 0.11.1",
         ),
         ("engine = 'embedded'\ngpus = [0]", "servers.s.gpus: the embedded engine computes on the CPU; leave it out"),
         (

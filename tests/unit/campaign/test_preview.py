@@ -15,7 +15,10 @@ VLLM = "--generation-config vllm --enable-prompt-tokens-details"
 
 @pytest.fixture(autouse=True)
 def model_in_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "models--o--n").mkdir()
+    snapshot = tmp_path / "models--o--n" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).touch()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
 
