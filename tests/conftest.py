@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Generator
 from contextlib import suppress
 
-import numpy.fft  # before any in-process child run: it cannot be loaded twice in one process
+import numpy.fft  # noqa: F401  # before any in-process child run: it cannot be loaded twice in one process
 import psutil
 import pytest
 import scipy.stats  # noqa: F401  # likewise
