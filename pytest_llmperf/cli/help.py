@@ -102,9 +102,9 @@ Of one GPU (what costs the driver more is asked for more seldom):
 Of the engine's own page of metrics, under the names that every engine has here:
 
   values       running waiting (requests), kv_usage (ratio), kv_capacity_tokens, acceptance_length (tokens per check of
-               drafts), prompt_throughput generation_throughput (tokens per second), and what only grows since the server
-               began: preemptions, prefix_queries prefix_hits prompt_tokens accepted_tokens (tokens), requests (finished
-               well), drafts (verification steps)
+               drafts), prompt_throughput generation_throughput (tokens per second), and what only grows since the
+               server began: preemptions, prefix_queries prefix_hits prompt_tokens accepted_tokens (tokens), requests
+               (finished well), drafts (verification steps)
   histograms   ttft queue_wait prefill_time decode_time e2e: count and total (seconds) of what was observed since
                the server began, and for each upper bound of bounds in counts how many lay at or below it
   pages        the same for each process of the server, where several are read
