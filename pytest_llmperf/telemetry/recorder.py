@@ -18,6 +18,7 @@ from pytest_llmperf.samples import GpuSample, HostSample, Telemetry
 from pytest_llmperf.telemetry.gpu import GpuSampler
 from pytest_llmperf.telemetry.host import ProcessTree
 from pytest_llmperf.telemetry.log import LogWatch
+from pytest_llmperf.telemetry.nvml import ANSWER_S, leave_behind
 from pytest_llmperf.telemetry.scraper import Scraper
 
 __all__ = ["Recorder", "Sources", "record", "sources_of"]
@@ -25,6 +26,7 @@ __all__ = ["Recorder", "Sources", "record", "sources_of"]
 _GAP: Final = 3.0
 """A round that is late by this many intervals leaves a gap that is reported."""
 _JOIN_S: Final = 5.0
+UNKNOWN_PROCESSES: Final = "which processes are the server's is not known: its memory and CPU are not seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +43,32 @@ def sources_of(engine: Engine, endpoint: Endpoint, spec: ServerSpec, log_path: P
 
 
 def record(
-    pid: int | None, gpus: Sequence[int] | None = None, interval_s: float = 0.2, *, sources: Sources | None = None
+    pid: int | None,
+    gpus: Sequence[int] | None = None,
+    interval_s: float = 0.2,
+    *,
+    sources: Sources | None = None,
+    remedy: str = "",
 ) -> Recorder:
     """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
-    the CPU) every ``interval_s``, and its ``sources`` each in its own way.
+    the CPU) every ``interval_s``, and its ``sources`` each in its own way. ``remedy`` says how ``pid`` would be known.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
-    return Recorder(pid, gpus, interval_s, sources or Sources())
+    return Recorder(pid, gpus, interval_s, sources or Sources(), remedy)
 
 
 @final
 class Recorder:
-    """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval."""
+    """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval.
 
-    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources) -> None:
+    All samples are taken in its thread: a call to the driver, or to a file system, may never return.
+    """
+
+    def __init__(
+        self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources, remedy: str
+    ) -> None:
+        self._remedy = remedy
         self._page, self._log = sources.page, sources.log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
@@ -65,7 +78,7 @@ class Recorder:
         self._gpu: list[GpuSample] = []
         self._rounds: list[int] = []
         self._trouble: str | None = None
-        self._stop = threading.Event()
+        self._begun, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmperf-telemetry", daemon=True)
 
     def __enter__(self) -> Self:
@@ -73,21 +86,20 @@ class Recorder:
             self._log.begin()
         if self._page is not None:
             self._page.__enter__()
-        self._memory.__enter__()
-        self._round()
         self._thread.start()
+        self._begun.wait(ANSWER_S)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(_JOIN_S)
-        if self._thread.is_alive():  # a driver that hangs must not hang the run
+        # One that has not come to its first sample hangs: it has had its time on entry.
+        self._thread.join(_JOIN_S if self._begun.is_set() else 0.0)
+        if self._thread.is_alive():
             self._trouble = "the sampler hung and was left behind"
-        else:
-            self._round()
-            self._memory.__exit__(kind, error, trace)
+            if self._gpus:
+                leave_behind(self._thread)
         if self._page is not None:
             self._page.__exit__(kind, error, trace)
         if self._log is not None:
@@ -108,16 +120,25 @@ class Recorder:
         )
 
     def _run(self) -> None:
-        due = time.monotonic()
-        while True:
-            # Against the clock, not after each round, else the rounds drift; a missed one is not caught up
-            # with.
-            due = max(due + self._interval_s, time.monotonic())
-            if self._stop.wait(due - time.monotonic()):
-                return
-            self._round()
+        try:
+            with self._memory:
+                self._round()
+                self._begun.set()
+                due = time.monotonic()
+                while True:
+                    # Against the clock, not after each round, else the rounds drift; a missed one is not caught up
+                    # with.
+                    due = max(due + self._interval_s, time.monotonic())
+                    if self._stop.wait(due - time.monotonic()):
+                        break
+                    self._round()
+                self._round(last=True)
+        except Exception as error:  # telemetry that fails must not end the load that it watches
+            self._trouble = _failed(error)
+        finally:
+            self._begun.set()
 
-    def _round(self) -> None:
+    def _round(self, *, last: bool = False) -> None:
         if self._trouble is not None:
             return
         now = time.monotonic_ns()
@@ -127,15 +148,16 @@ class Recorder:
                 self._host.append(sample)
             if self._log is not None:
                 self._log.look(now)
-            self._gpu += self._memory.sample(now, self._tree.pids if self._tree is not None else ())
-        except Exception as error:  # telemetry that fails must not end the load that it watches
-            self._trouble = f"the sampler failed: {type(error).__name__}: {error}"
+            pids = self._tree.pids if self._tree is not None else ()
+            self._gpu += self._memory.sample(now, pids, whole=last)
+        except Exception as error:
+            self._trouble = _failed(error)
         self._rounds.append(now)
 
     def _notes(self) -> list[str]:
         notes = [note for note in (self._trouble, self._memory.note) if note is not None]
         if self._tree is None:
-            notes.append("the server is not a process of ours: its memory and CPU are not seen")
+            notes.append(f"{UNKNOWN_PROCESSES}{f' ({self._remedy})' if self._remedy else ''}")
         elif self._gpus == ():
             notes.append("GPU memory not measured: gpus does not say which GPUs the server has")
         if self._tree is not None and not self._host:
@@ -147,3 +169,7 @@ class Recorder:
         notes += self._page.notes() if self._page is not None else ()
         notes += self._log.notes if self._log is not None else ()
         return notes
+
+
+def _failed(error: Exception) -> str:
+    return f"the sampler failed: {type(error).__name__}: {error}"
