@@ -114,7 +114,9 @@ def _engine_sample(written: dict[str, Any]) -> EngineSample:
         for name, each in written["histograms"].items()
     }
     pages = tuple(map(_engine_sample, written.get("pages", ())))
-    return EngineSample(written["t_ns"], written["values"], told, written.get("logged", False), pages, written.get("untold", {}))
+    return EngineSample(
+        written["t_ns"], written["values"], told, written.get("logged", False), pages, written.get("untold", {})
+    )
 
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:

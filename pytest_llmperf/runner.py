@@ -41,6 +41,7 @@ from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
 from pytest_llmperf.synthetic import synthetic_fault
 from pytest_llmperf.telemetry.recorder import record, sources_of
+from pytest_llmperf.telemetry.start import complete_start
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
@@ -111,7 +112,8 @@ def run_replay(
     progress = Progress()
     ended_by: BaseException | None = None
     sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)
-    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources) as recorder:
+    remedy = "gpus would say that start runs it on this machine" if plan.server.start else ""
+    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources, remedy=remedy) as recorder:
         load = begin(
             live.endpoint,
             requests,
@@ -135,6 +137,7 @@ def run_replay(
             if ended_by is not None:
                 raise ended_by from None
             raise
+    live.start = complete_start(live.start, live.engine, live.log_path)
     if tokenizer is not None:
         drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)

@@ -67,8 +67,7 @@ class Scraper:
         self._problems: Counter[str] = Counter()
         self._parsed: list[EngineSample] = []
         self._failed = 0
-        self._left = False
-        self._begun, self._stop = threading.Event(), threading.Event()
+        self._begun, self._stop, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmperf-metrics", daemon=True)
 
     @classmethod
@@ -89,7 +88,7 @@ class Scraper:
         self._stop.set()
         self._thread.join((self._timeout_s if self._kept else 0.0) + _MORE_S)
         if self._thread.is_alive():
-            self._left = True
+            self._left.set()
             if not self._problems:
                 self._problems[f"no answer within {self._timeout_s:g} s"] += 1
 
@@ -137,7 +136,7 @@ class Scraper:
             client.close()
 
     def _round(self) -> None:
-        if self._failed >= _GIVEN_UP or self._left:
+        if self._failed >= _GIVEN_UP or self._left.is_set():
             return
         try:
             asked = time.monotonic_ns()
@@ -145,7 +144,7 @@ class Scraper:
                 self._lines(client, path) for client, (_, path) in zip(self._clients, self._places, strict=True)
             )
             answered = time.monotonic_ns()
-            if self._left:
+            if self._left.is_set():
                 return
         except Exception as error:  # telemetry that fails must not end the load that it watches
             known = str(error) if isinstance(error, LlmperfError) else f"{type(error).__name__}: {error}"

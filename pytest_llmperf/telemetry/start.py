@@ -13,7 +13,7 @@ from pytest_llmperf.samples import StartUp
 from pytest_llmperf.telemetry.log import start_facts
 from pytest_llmperf.telemetry.scraper import Scraper
 
-__all__ = ["observe_start", "with_start"]
+__all__ = ["complete_start", "observe_start", "with_start"]
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
@@ -29,6 +29,14 @@ def observe_start(
             pass
         sample = next(iter(page.samples()), None)
     return start_facts(start, engine, _head(log_path) if engine.log_patterns else "", sample)
+
+
+def complete_start(start: StartUp, engine: Engine, log_path: Path | None) -> StartUp:
+    """``start`` with what its log has come to tell meanwhile. A command that follows the log of a server elsewhere
+    may be behind the server. Never raises."""
+    if not engine.log_patterns or None not in (start.compile_s, start.kv_capacity_tokens, start.max_concurrency):
+        return start
+    return start_facts(start, engine, _head(log_path), None)
 
 
 def with_start(identity: Identity, start: StartUp) -> Identity:

@@ -17,6 +17,7 @@ from made import trial
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.plan import ServerSpec
+from pytest_llmperf.records import Window
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 from pytest_llmperf.server.process import LAUNCH_VARIABLE
 from pytest_llmperf.telemetry import gpu as module
@@ -244,7 +245,9 @@ def test_peak_memory_of_a_gpu_server_is_that_of_its_processes_on_the_gpus(monkey
     install(monkeypatch, on([(os.getpid(), 500)], [(os.getpid(), 70)]))
     with record(os.getpid(), gpus=[0, 1]) as recorder:
         pass
-    assert measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"].value == 570
+    first, *_, last = (sample.t_ns for sample in recorder.telemetry.gpu)
+    watched = trial([], telemetry=recorder.telemetry, window=Window(first, last))
+    assert measure([watched], None, ["peak_memory"])["peak_memory"].value == 570
 
 
 def test_a_gpu_server_whose_gpus_nobody_named_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
