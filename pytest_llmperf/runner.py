@@ -112,8 +112,7 @@ def run_replay(
     progress = Progress()
     ended_by: BaseException | None = None
     sources = sources_of(live.engine, live.endpoint, plan.server, live.log_path)
-    remedy = "gpus would say that start runs it on this machine" if plan.server.start else ""
-    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources, remedy=remedy) as recorder:
+    with closing(Stop()) as stop, record(live.pid, gpus, sources=sources) as recorder:
         load = begin(
             live.endpoint,
             requests,
@@ -137,7 +136,7 @@ def run_replay(
             if ended_by is not None:
                 raise ended_by from None
             raise
-    live.start = complete_start(live.start, live.engine, live.log_path)
+    live.start = complete_start(live.start, live.engine, live.log_path, plan.server)
     if tokenizer is not None:
         drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
@@ -197,8 +196,7 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     extras = live.engine.request_extras(plan.server)
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
-    workload, rows = plan.workload, rows_of(plan.workload)
-    chat = _chat(plan)
+    workload, rows, chat = plan.workload, rows_of(plan.workload), _chat(plan)
     for arrival in schedule(workload, plan.load, plan.seed):
         prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
         sampling = workload.sampling_of(arrival.part)

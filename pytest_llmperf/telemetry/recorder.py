@@ -31,15 +31,17 @@ UNKNOWN_PROCESSES: Final = "which processes are the server's is not known: its m
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the server says of itself, where it does."""
+    """What the server says of itself, where it does; and how it could be known which processes it is."""
 
     page: Scraper | None = None
     log: LogWatch | None = None
+    remedy: str = ""
 
 
 def sources_of(engine: Engine, endpoint: Endpoint, spec: ServerSpec, log_path: Path | None) -> Sources:
     """The engine's page of metrics and the log of a server that was started here; for one recording."""
-    return Sources(Scraper.of(engine, endpoint, spec), LogWatch.of(engine, log_path, spec, endpoint))
+    remedy = "gpus would say that start runs it on this machine" if spec.start and not spec.on_other_machine else ""
+    return Sources(Scraper.of(engine, endpoint, spec), LogWatch.of(engine, log_path, spec, endpoint), remedy)
 
 
 def record(
@@ -48,14 +50,13 @@ def record(
     interval_s: float = 0.2,
     *,
     sources: Sources | None = None,
-    remedy: str = "",
 ) -> Recorder:
     """Sample the process tree of ``pid`` (None: a server that is not ours) and ``gpus`` (None: the server computes on
-    the CPU) every ``interval_s``, and its ``sources`` each in its own way. ``remedy`` says how ``pid`` would be known.
+    the CPU) every ``interval_s``, and its ``sources`` each in its own way.
 
     ``with record(pid) as recorder: ...`` and then ``recorder.telemetry``.
     """
-    return Recorder(pid, gpus, interval_s, sources or Sources(), remedy)
+    return Recorder(pid, gpus, interval_s, sources or Sources())
 
 
 @final
@@ -65,10 +66,8 @@ class Recorder:
     All samples are taken in its thread: a call to the driver, or to a file system, may never return.
     """
 
-    def __init__(
-        self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources, remedy: str
-    ) -> None:
-        self._remedy = remedy
+    def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources) -> None:
+        self._remedy = sources.remedy
         self._page, self._log = sources.page, sources.log
         self._tree = ProcessTree(pid) if pid is not None else None
         self._gpus = None if gpus is None else tuple(gpus)
