@@ -108,12 +108,12 @@ def own_notes(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def _by_counter(samples: Sequence[GpuSample]) -> float | None:
-    """None too where the counter began anew."""
+    """None too where the counter began anew, or stands still: no GPU that is on takes nothing."""
     counts = [sample.energy_j for sample in samples]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or any(after < before for before, after in pairwise(known)):
         return None
-    return known[-1] - known[0]
+    return (known[-1] - known[0]) or None
 
 
 def _by_power(samples: Sequence[GpuSample]) -> float | None:

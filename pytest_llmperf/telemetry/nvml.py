@@ -7,6 +7,7 @@ not wait for ever asks through ``bounded``.
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,8 +33,9 @@ ANSWER_S: Final = 20.0
 """How long the driver may take for one look at the GPUs; a busy machine with eight of them needs less than a second."""
 _LOST: Final = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 """The GPU answers nothing any more."""
-_stuck: list[threading.Thread] = []
-"""Threads that wait for an answer of the driver and are waited for no more. As daemons they keep no process alive."""
+_stuck: list[tuple[threading.Thread, float]] = []
+"""Threads that hang in the driver, and until when (monotonic) they are waited for. As daemons they keep no process
+alive."""
 
 
 class NoDriverError(InfraError):
@@ -51,7 +53,7 @@ class GpuLostError(InfraError):
 def bounded(look: Callable[[], T], seconds: float = ANSWER_S) -> T:
     """What ``look``, which asks the driver, returns or raises; it runs in a thread of its own.
 
-    Raises DriverHangsError after ``seconds``, and at once while an earlier call still hangs.
+    Raises DriverHangsError after ``seconds``, and soon while an earlier call still hangs.
     """
     require_answers()
     answers: list[T] = []
@@ -74,14 +76,16 @@ def bounded(look: Callable[[], T], seconds: float = ANSWER_S) -> T:
     raise DriverHangsError(f"the NVIDIA driver does not answer (waited {seconds:g} s): see the kernel's log")
 
 
-def leave_behind(thread: threading.Thread) -> None:
-    """Note that ``thread``, a daemon, hangs in the driver."""
-    _stuck.append(thread)
+def leave_behind(thread: threading.Thread, seconds: float = 0.0) -> None:
+    """Note that ``thread``, a daemon, hangs in the driver; whoever asks next gives it ``seconds`` more."""
+    _stuck.append((thread, time.monotonic() + seconds))
 
 
 def require_answers() -> None:
     """Raises DriverHangsError while a call to the driver hangs: the next one would, too."""
-    _stuck[:] = [thread for thread in _stuck if thread.is_alive()]
+    for thread, until in _stuck:
+        thread.join(max(0.0, until - time.monotonic()))
+    _stuck[:] = [(thread, until) for thread, until in _stuck if thread.is_alive()]
     if _stuck:
         raise DriverHangsError("the NVIDIA driver does not answer: an earlier call still hangs; see the kernel's log")
 

@@ -94,11 +94,12 @@ class Recorder:
     ) -> None:
         self._stop.set()
         # One that has not come to its first sample hangs: it has had its time on entry.
-        self._thread.join(_JOIN_S if self._begun.is_set() else 0.0)
+        waited = _JOIN_S if self._begun.is_set() else 0.0
+        self._thread.join(waited)
         if self._thread.is_alive():
             self._trouble = "the sampler hung and was left behind"
             if self._gpus:
-                leave_behind(self._thread)
+                leave_behind(self._thread, ANSWER_S - waited if waited else 0.0)
         if self._page is not None:
             self._page.__exit__(kind, error, trace)
         if self._log is not None:
