@@ -101,10 +101,11 @@ def _sample(written: dict[str, Any]) -> Telemetry | HostSample | GpuSample | Eng
 
 
 def _engine_json(sample: EngineSample) -> dict[str, Any]:
-    """Without what most samples do not have: pages of several processes, and that it is a line of the log."""
+    """Without what most samples do not have: pages of several processes, what they cannot mean, that it is a line of
+    the log."""
     written = asdict(sample)
     written["pages"] = tuple(map(_engine_json, sample.pages))
-    return {name: value for name, value in written.items() if value or name not in ("pages", "logged")}
+    return {name: value for name, value in written.items() if value or name not in ("pages", "logged", "untold")}
 
 
 def _engine_sample(written: dict[str, Any]) -> EngineSample:
@@ -113,7 +114,9 @@ def _engine_sample(written: dict[str, Any]) -> EngineSample:
         for name, each in written["histograms"].items()
     }
     pages = tuple(map(_engine_sample, written.get("pages", ())))
-    return EngineSample(written["t_ns"], written["values"], told, written.get("logged", False), pages)
+    return EngineSample(
+        written["t_ns"], written["values"], told, written.get("logged", False), pages, written.get("untold", {})
+    )
 
 
 def _to_json(record: RequestRecord) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.stored import trial_report
 from pytest_llmperf.synthetic import synthetic_fault
 from pytest_llmperf.telemetry.recorder import record, sources_of
+from pytest_llmperf.telemetry.start import complete_start
 
 __all__ = ["Calibrations", "Interrupted", "LoadObserver", "judge", "planned", "run_replay", "store_trial"]
 
@@ -135,6 +136,7 @@ def run_replay(
             if ended_by is not None:
                 raise ended_by from None
             raise
+    live.start = complete_start(live.start, live.engine, live.log_path, plan.server)
     if tokenizer is not None:
         drive = replace(drive, records=recount(drive.records, tokenizer))
     trial = _trial(plan, drive, launch_index, replay, recorder.telemetry, warnings)
@@ -194,8 +196,7 @@ def _requests(plan: Plan, live: Launch, calibration: Calibration, salt: str) -> 
     extras = live.engine.request_extras(plan.server)
     if live.engine.continuous_usage:
         extras = {**extras, "stream_options": {"continuous_usage_stats": True}}
-    workload, rows = plan.workload, rows_of(plan.workload)
-    chat = _chat(plan)
+    workload, rows, chat = plan.workload, rows_of(plan.workload), _chat(plan)
     for arrival in schedule(workload, plan.load, plan.seed):
         prompt = prompt_of(arrival, calibration, plan.seed, salt, rows, chat=chat)
         sampling = workload.sampling_of(arrival.part)

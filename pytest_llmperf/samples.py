@@ -133,6 +133,8 @@ class EngineSample:
     """Whether it is a line of the log."""
     pages: tuple[EngineSample, ...] = ()
     """Of a server whose processes have pages of their own: each of them, always in the same order."""
+    untold: Mapping[Quantity, str] = field(default_factory=dict)
+    """What the page states as something that it cannot be (negative, no number, a share over 1), and how."""
 
 
 @dataclass(frozen=True, slots=True)

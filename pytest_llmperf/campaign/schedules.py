@@ -267,8 +267,8 @@ def _serve(
     """
     if rig.live is None:  # died under the test before
         return None
-    launch, start = rig.number, rig.live.start
-    plan = case.plan.model_copy(update={"server": rig.live.spec})
+    live, launch = rig.live, rig.number
+    plan = case.plan.model_copy(update={"server": live.spec})
     numbers = range(replays or case.plan.replays or 1)
     try:
         trials = tuple(rig.replay(plan, number, f"{plan.nodeid}/{block}/{number}") for number in numbers)
@@ -280,5 +280,6 @@ def _serve(
         case.error = error
         return None
     reports = tuple(each for each in rig.trials(case.plan) if each.launch == launch)
+    start = live.start  # only now: a log that is followed from elsewhere may tell of it late
     values = launch_values(case.plan, trials, start, order=order, block=block, session=session)
     return Served(arm, launch, trials, reports, start, values)

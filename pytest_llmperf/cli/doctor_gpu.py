@@ -13,9 +13,9 @@ from typing import Final
 
 from pytest_llmperf.cards import reasons_in
 from pytest_llmperf.doctor.gpu import advice, describe
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.server.gpus import holder_of
 from pytest_llmperf.telemetry.cards import read_cards
-from pytest_llmperf.telemetry.nvml import NoDriverError
 
 __all__ = ["TEXT", "configure", "run"]
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what is seen."""
     try:
         cards, why = read_cards(), "the driver knows no GPU"
-    except (NoDriverError, LookupError) as error:
+    except (InfraError, LookupError) as error:
         cards, why = (), str(error)
     holders = {card.uuid: holder_of(card.uuid) for card in cards}
     if arguments.json:

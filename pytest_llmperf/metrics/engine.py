@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pytest_llmperf.catalog import ENGINE_FAMILIES, Metric, metric
-from pytest_llmperf.metrics.growth import growth, histogram_growth, is_several, pages_of, pooled
+from pytest_llmperf.metrics.coverage import LINES_S, PAGES_S, gap_in
+from pytest_llmperf.metrics.growth import Growth, growth, histogram_growth, is_several, pages_of, pooled, unstated
 from pytest_llmperf.records import Trial
-from pytest_llmperf.samples import Buckets, Counter, Gauge
+from pytest_llmperf.samples import Buckets, Counter, EngineSample, Gauge, Quantity
 from pytest_llmperf.stats.quantile import quantile
 from pytest_llmperf.stats.value import MetricValue
 from pytest_llmperf.units import format_bounds
@@ -58,10 +59,11 @@ def engine_values(trials: Sequence[Trial], hit_rate: MetricValue) -> dict[str, M
 def engine_latency(which: Metric, trials: Sequence[Trial]) -> MetricValue:
     """Mean (exact: sum / count) or percentile (interpolated in the buckets) of one of ``ENGINE_FAMILIES``."""
     name = next(each for each in ENGINE_FAMILIES if each == which.family.name)
-    grown = [found for trial in trials if (found := histogram_growth(trial, name))]
+    grown = [found for trial in trials if not unstated(trial, name) and (found := histogram_growth(trial, name))]
     added = pooled([histogram for histogram, _ in grown])
     if added is None:
-        return _absent(which, trials, any(name in s.histograms for t in trials for s in t.telemetry.engine))
+        return _absent(which, trials, any(name in s.histograms for t in trials for s in t.telemetry.engine),
+                       rests_on=(name,))  # fmt: skip
     count = round(added.count)
     if count < 1:
         return MetricValue(which, None, 0, "the engine finished no request between its pages")
@@ -102,28 +104,43 @@ def _kv_usage(trials: Sequence[Trial]) -> MetricValue:
     ]
     if not inside:
         none = f"none of the engine's {'log lines' if logged else 'pages'} fell into the window: make the load longer"
-        return _absent(which, trials, bool(telling), none)
+        return _absent(which, trials, bool(telling), none, rests_on=("kv_usage",))
     said = "by lines of the server's log" if logged else None
+    if gap := _unseen(telling, trials, logged=logged):
+        return MetricValue(which, None, 0, f"the engine's KV usage was {gap}")
     note = "; ".join(filter(None, (said, _left_out(trials, "kv_usage")))) or None
     return MetricValue(which, quantile(sorted(inside), 0.95), len(inside), note, source=LOGGED if logged else "")
+
+
+def _unseen(telling: Sequence[tuple[Trial, EngineSample]], trials: Sequence[Trial], *, logged: bool) -> str | None:
+    """Why the samples do not cover the window of a trial that has some; None where they do."""
+    every = LINES_S if logged else PAGES_S
+    times = [[s.t_ns for own, s in telling if own is trial and s.logged is logged] for trial in trials]
+    gaps = (gap_in(found, trial.window, every) for trial, found in zip(trials, times, strict=True) if found)
+    return next((gap for gap in gaps if gap is not None), None)
 
 
 def _capacity(trials: Sequence[Trial]) -> MetricValue:
     which = metric("kv_capacity_tokens")
     told = [[n for s in t.telemetry.engine if (n := s.values.get("kv_capacity_tokens"))] for t in trials]
     last = [values[-1] for values in told if values]
-    return MetricValue(which, sum(last) / len(last), len(last)) if last else _absent(which, trials, False)
+    return (
+        MetricValue(which, sum(last) / len(last), len(last))
+        if last
+        else _absent(which, trials, False, rests_on=("kv_capacity_tokens",))
+    )
 
 
 def _preemptions(trials: Sequence[Trial]) -> MetricValue:
     """By the counter over the whole load; where it has none, by the lines of the log. Per load."""
     name: Counter = "preemptions"
     which = metric(name)
-    counted = [grown.by[name] for t in trials if (grown := growth(t, [name], whole=True))]
+    counted = [grown.by[name] for t in trials if (grown := _grown(t, [name], whole=True))]
     logged = [float(n) for trial in trials if (n := trial.telemetry.preemption_warnings) is not None]
     found, said = (counted, None) if counted else (logged, "as the server's log counts them")
     if not found:
-        return _absent(which, trials, any(name in s.values for t in trials for s in t.telemetry.engine))
+        told = any(name in s.values for t in trials for s in t.telemetry.engine)
+        return _absent(which, trials, told, rests_on=(name,), whole=True)
     mean = f"mean of {len(found)} loads" if len(found) > 1 else None
     missing = f"not known of {len(trials) - len(found)} of {len(trials)} loads" if len(found) < len(trials) else None
     note = "; ".join(filter(None, (said, mean, missing))) or None
@@ -157,25 +174,32 @@ def _acceptance(trials: Sequence[Trial]) -> MetricValue:
     if found is not None:
         ratio, drafts, seconds = found
         return MetricValue(which, 1 + ratio, round(drafts), _span(seconds, trials))
+    stating = [(t, s) for t in trials for s in pages_of(t) if "acceptance_length" in s.values]
     stated = [
         length
-        for trial in trials
-        for sample in trial.telemetry.engine
-        if (length := sample.values.get("acceptance_length", 0)) > 0  # 0 until it has verified some
+        for trial, sample in stating
+        if (length := sample.values["acceptance_length"]) > 0  # 0 until it has verified some
         and trial.window.start_ns <= sample.t_ns <= trial.window.end_ns
     ]
+    if stated and (gap := _unseen(stating, trials, logged=False)):
+        return MetricValue(which, None, 0, f"what the engine's pages state of it was {gap}")
     if stated:
         return MetricValue(which, math.fsum(stated) / len(stated), len(stated), "mean of what its pages state")
-    drafted = [grown.by["drafts"] for trial in trials if (grown := growth(trial, ["drafts"]))]
+    drafted = [grown.by["drafts"] for trial in trials if (grown := _grown(trial, ["drafts"]))]
     none = "no draft was verified: it does not decode speculatively"
-    return _absent(
-        which, trials, bool(drafted), "it counts drafts, and not what was accepted" if any(drafted) else none
-    )
+    why = "it counts drafts, and not what was accepted" if any(drafted) else none
+    return _absent(which, trials, bool(drafted), why, rests_on=("drafts", "accepted_tokens", "acceptance_length"))
+
+
+def _grown(trial: Trial, quantities: Sequence[Counter], *, whole: bool = False) -> Growth | None:
+    """As ``growth``; None too where the pages do not tell of all of the window."""
+    unknown = any(unstated(trial, quantity, whole=whole) for quantity in quantities)
+    return None if unknown else growth(trial, quantities, whole=whole)
 
 
 def _ratio(trials: Sequence[Trial], over: Counter, under: Counter) -> tuple[float, float, float] | None:
     """Ratio of two counters' growth, the lower one, and the seconds; None where the lower one did not grow."""
-    grown = [found for trial in trials if (found := growth(trial, [over, under]))]
+    grown = [found for trial in trials if (found := _grown(trial, [over, under]))]
     below = sum(found.by[under] for found in grown)
     if below <= 0:
         return None
@@ -193,12 +217,27 @@ def _left_out(trials: Sequence[Trial], quantity: Gauge) -> str | None:
 
 
 def _absent(
-    which: Metric, trials: Sequence[Trial], told: bool, otherwise: str = "fewer than two pages of the engine's metrics"
+    which: Metric,
+    trials: Sequence[Trial],
+    told: bool,
+    otherwise: str = "fewer than two pages of the engine's metrics",
+    *,
+    rests_on: Sequence[Quantity],
+    whole: bool = False,
 ) -> MetricValue:
-    """No number, and why. ``told``: pages state it, and ``otherwise`` says why that is not enough."""
+    """No number, and why. ``told``: pages state it, and ``otherwise`` says why that is not enough. It ``rests_on``
+    these quantities of the pages, around the window or over the ``whole`` load."""
     pages = any(map(pages_of, trials))
+    unknown = [why for trial in trials for name in rests_on if (why := unstated(trial, name, whole=whole))]
+    untold = [
+        text for trial in trials for page in pages_of(trial) for name, text in page.untold.items() if name in rests_on
+    ]
     if any(map(is_several, trials)):
         why = SEVERAL_SERVERS
+    elif unknown:
+        why = unknown[0]
+    elif untold and not told:
+        why = f"the engine's pages state what it cannot be: {untold[0]}"
     elif told:
         why = otherwise
     elif pages:

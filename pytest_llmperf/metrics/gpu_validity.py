@@ -9,6 +9,7 @@ from statistics import fmean, median
 from typing import Final
 
 from pytest_llmperf.cards import SLOWDOWNS, STEP_MHZ, reasons_in
+from pytest_llmperf.metrics.coverage import gap_in
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 
@@ -77,6 +78,8 @@ def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[s
         if facts.locked_mhz is not None:
             reasons += _strayed(gpu, samples, facts.locked_mhz)
         notes += _unseen(gpu, near[gpu], shared=facts.shared)
+        if gap := gap_in([sample.t_ns for sample in trial.telemetry.gpu if sample.gpu == gpu], window):
+            notes.append(f"GPU {gpu} was {gap}: what slowed it down then, or who else was on it, is not known")
     return reasons, notes
 
 

@@ -13,10 +13,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from pytest_llmperf.metrics.coverage import short_of
 from pytest_llmperf.records import Trial
-from pytest_llmperf.samples import COUNTERS, Buckets, Counter, EngineSample, Histogram
+from pytest_llmperf.samples import COUNTERS, Buckets, Counter, EngineSample, Histogram, Quantity
 
-__all__ = ["Growth", "falls", "growth", "histogram_growth", "is_several", "mean_growth", "pages_of", "pooled"]
+__all__ = [
+    "Growth",
+    "falls",
+    "growth",
+    "histogram_growth",
+    "is_several",
+    "mean_growth",
+    "pages_of",
+    "pooled",
+    "unstated",
+]
 
 _SEVERAL: Final = 2
 
@@ -55,16 +66,34 @@ def is_several(trial: Trial) -> bool:
     return falls(pages_of(trial)) >= _SEVERAL
 
 
+def unstated(trial: Trial, quantity: Quantity, *, whole: bool = False) -> str | None:
+    """Why the pages that state ``quantity`` do not tell how much it grew over the window, or the ``whole`` load; None
+    where they do, or where no page states it."""
+    pages, window = pages_of(trial), trial.window
+    states = [page.t_ns for page in pages if quantity in page.values or quantity in page.histograms]
+    if not states:
+        return None
+    if _begins_unknown(pages, quantity, 0 if whole else _around(trial, pages)[0]):
+        return "the engine's first pages state it as what it cannot be"
+    # One that is on no page at first began at 0 afterwards: any page before bounds it.
+    ends = [min(max(t, window.start_ns), window.end_ns) for t in (pages[0].t_ns, states[-1])]
+    gap = short_of(ends, window)
+    return None if gap is None else f"the engine's pages leave some of the window out: {gap}"
+
+
 def growth(trial: Trial, quantities: Sequence[Counter], *, whole: bool = False) -> Growth | None:
     """Growth of ``quantities`` around the window, or over the ``whole`` load. After a fall a counter began at 0, and
     so did one that is on no page before: engines make some counters when they first count.
 
-    None where no page states one of them, there are fewer than two, or they are of several servers.
+    None where no page states one of them, there are fewer than two, they are of several servers, or the
+    first ones state what cannot be.
     """
     pages = pages_of(trial)
     told = all(any(quantity in page.values for page in pages) for quantity in quantities)
     first, last = (0, len(pages) - 1) if whole else _around(trial, pages)
     if not told or last <= first or is_several(trial):
+        return None
+    if any(_begins_unknown(pages, quantity, first) for quantity in quantities):
         return None
     steps = [step for each in _processes(pages) for step in list(_steps(each))[first:last]]
     by = {
@@ -79,6 +108,8 @@ def histogram_growth(trial: Trial, name: Histogram, *, whole: bool = False) -> t
     pages = pages_of(trial)
     first, last = (0, len(pages) - 1) if whole else _around(trial, pages)
     if not any(name in page.histograms for page in pages) or last <= first or is_several(trial):
+        return None
+    if _begins_unknown(pages, name, first):
         return None
     steps = [step for each in _processes(pages) for step in list(_steps(each))[first:last]]
     added = [_added(step.before.histograms.get(name), after) for step in steps
@@ -132,6 +163,12 @@ def _around(trial: Trial, pages: Sequence[EngineSample]) -> tuple[int, int]:
     before = [at for at, page in enumerate(pages) if page.t_ns <= trial.window.start_ns]
     after = [at for at, page in enumerate(pages) if page.t_ns >= trial.window.end_ns]
     return max(before, default=0), min(after, default=len(pages) - 1)
+
+
+def _begins_unknown(pages: Sequence[EngineSample], quantity: Quantity, first: int) -> bool:
+    """Whether nobody knows where ``quantity`` began: it was there on the first pages, as what it cannot be."""
+    stated = next((at for at, page in enumerate(pages) if quantity in page.values or quantity in page.histograms), None)
+    return stated is not None and stated > first and any(quantity in page.untold for page in pages[:stated])
 
 
 def _added(before: Buckets | None, after: Buckets) -> Buckets:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from pytest_llmperf.catalog import metric
-from pytest_llmperf.metrics.gpu import energy_value
+from pytest_llmperf.metrics.coverage import gap_in, short_of
+from pytest_llmperf.metrics.gpu import energy_value, own_notes
 from pytest_llmperf.metrics.rates import tokens_between
 from pytest_llmperf.metrics.start import WHOLE_GPUS
 from pytest_llmperf.records import Trial
@@ -20,6 +21,8 @@ __all__ = ["memory_series", "resource_values"]
 _Series = Sequence[tuple[int, int]]
 _SHORTEST_NS: Final = 10_000_000_000
 """Of samples that a slope is drawn through: a server settles for some seconds after its first requests."""
+_FEW_S: Final = 3.0
+"""A window of less has few samples, wherever they come to lie in it."""
 _MOST_SAMPLES: Final = 500
 _WHOLE_CARDS = "memory of whole GPUs: the driver does not tell the server's processes apart"
 
@@ -50,14 +53,18 @@ def resource_values(trials: Sequence[Trial]) -> dict[str, MetricValue]:
     series = [memory_series(trial.telemetry) for trial in trials]
     if len({note for samples, note in series if samples}) > 1:  # the larger of unlike things means nothing
         series = [((), None) if note else (samples, note) for samples, note in series]
+        kept = [(trial, samples) for trial, (samples, _) in zip(trials, series, strict=True) if samples]
+    else:
+        kept = [(trial, samples) for trial, (samples, _) in zip(trials, series, strict=True)]
     note = next((note for _, note in series if note), None)
     absent = _absent(trials)
     sizes = [size for samples, _ in series for _, size in samples]
     peak = metric("peak_memory")
+    unseen = _unseen(kept) if sizes else absent
     return {
         "peak_memory": MetricValue(peak, max(sizes), len(sizes), note, source=WHOLE_GPUS if note else "")
-        if sizes
-        else MetricValue(peak, None, 0, absent),
+        if not unseen
+        else MetricValue(peak, None, 0, unseen),
         "memory_growth": _growth(trials, [samples for samples, _ in series], note, absent),
         "cpu_seconds_per_mtok": _cpu(trials, absent),
         "energy_per_mtok": energy_value(trials),
@@ -77,6 +84,13 @@ def _growth(trials: Sequence[Trial], series: Sequence[_Series], note: str | None
     if not long:
         short = f"a slope needs samples over {_SHORTEST_NS / 1e9:.0f} s of a window; measure for longer"
         return MetricValue(which, None, 0, short)
+    unseen = [
+        gap
+        for trial, samples in zip(trials, inside, strict=True)
+        if samples in long and (gap := gap_in([t for t, _ in samples], trial.window))
+    ]
+    if unseen:
+        return MetricValue(which, None, 0, f"the server's memory was {unseen[0]}")
     source = WHOLE_GPUS if note else ""
     return MetricValue(which, max(map(_slope, long)), sum(map(len, long)), note, source=source)
 
@@ -99,19 +113,25 @@ def _cpu(trials: Sequence[Trial], absent: str) -> MetricValue:
     """CPU time / output tokens, both between the first and the last sample inside the window."""
     which = metric("cpu_seconds_per_mtok")
     cpu, tokens, samples, unknown = 0.0, 0.0, 0, 0
+    unseen: list[str] = []
     for trial in trials:
         window = trial.window
         inside = [s for s in trial.telemetry.host if window.start_ns <= s.t_ns <= window.end_ns]
-        if len(inside) < 2:
+        if len(inside) < 2 and window.seconds <= _FEW_S:
+            continue
+        if short := short_of([s.t_ns for s in inside], window):
+            unseen.append(short)
             continue
         count = tokens_between(trial.records, inside[0].t_ns, inside[-1].t_ns)
         cpu += inside[-1].cpu_seconds - inside[0].cpu_seconds
         tokens += count.tokens
         unknown += count.unknown
         samples += len(inside)
-    if samples == 0:
+    if samples == 0 and not unseen:
         few = "fewer than two samples of the server's CPU time in the window"
         return MetricValue(which, None, 0, few if any(trial.telemetry.host for trial in trials) else absent)
+    if unseen:
+        return MetricValue(which, None, 0, f"the server's CPU time was {unseen[0]}")
     if unknown:
         # Missing tokens would be blamed on the CPU.
         return MetricValue(which, None, samples, f"the server gave no token count for {unknown} requests")
@@ -120,8 +140,16 @@ def _cpu(trials: Sequence[Trial], absent: str) -> MetricValue:
     return MetricValue(which, cpu / tokens * 1e6, samples)
 
 
+def _unseen(kept: Sequence[tuple[Trial, _Series]]) -> str | None:
+    """Why the most that was seen need not be the most there was."""
+    gaps = [(trial, gap_in([t for t, _ in samples], trial.window)) for trial, samples in kept]
+    found = next(((trial, gap) for trial, gap in gaps if gap is not None), None)
+    if found is None:
+        return None
+    return "; ".join((f"the server's memory was {found[1]}", *own_notes([found[0]])))
+
+
 def _absent(trials: Sequence[Trial]) -> str:
     sampled = any(trial.telemetry.host for trial in trials)
     what = "host memory does not stand in for that of GPUs" if sampled else "the server's processes were not sampled"
-    notes = dict.fromkeys(note for trial in trials for note in trial.telemetry.notes)
-    return "; ".join((what, *notes))
+    return "; ".join((what, *own_notes(trials)))

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from pytest_llmperf.cards import Card, GpuProcess
-from pytest_llmperf.telemetry.nvml import GpuLostError, Library, opened
+from pytest_llmperf.telemetry.nvml import GpuLostError, Library, bounded, opened
 
 __all__ = ["clock_reasons", "memory_of", "mode", "read_cards"]
 
@@ -16,12 +16,17 @@ __all__ = ["clock_reasons", "memory_of", "mode", "read_cards"]
 def read_cards(gpus: Sequence[int] = ()) -> tuple[Card, ...]:
     """The GPUs with the given NVML indices (none given: all there are). Takes some 10 ms for each.
 
-    Raises NoDriverError, and LookupError for an index that there is no GPU of. A GPU that is lost has no figures.
+    Raises NoDriverError, DriverHangsError, and LookupError for an index that there is no GPU of. A GPU that is lost
+    has no figures.
     """
-    with opened() as library:
-        indices = tuple(gpus) or range(library.demand("nvmlDeviceGetCount"))
-        driver = library.text("nvmlSystemGetDriverVersion")
-        return tuple(_card(library, index, driver) for index in indices)
+
+    def look() -> tuple[Card, ...]:
+        with opened() as library:
+            indices = tuple(gpus) or range(library.demand("nvmlDeviceGetCount"))
+            driver = library.text("nvmlSystemGetDriverVersion")
+            return tuple(_card(library, index, driver) for index in indices)
+
+    return bounded(look)
 
 
 def memory_of(library: Library, handle: Any) -> tuple[int, int, int, int | None]:
@@ -34,10 +39,20 @@ def memory_of(library: Library, handle: Any) -> tuple[int, int, int, int | None]
         if version is None:
             raise LookupError
         memory = library.demand("nvmlDeviceGetMemoryInfo", handle, version)
-        return int(memory.total), int(memory.used), int(memory.free), int(memory.reserved)
-    except LookupError:
-        memory = library.demand("nvmlDeviceGetMemoryInfo", handle)
-        return int(memory.total), int(memory.used), int(memory.free), None
+        return (*_sizes(memory), int(memory.reserved))
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return (*_sizes(library.demand("nvmlDeviceGetMemoryInfo", handle)), None)
+
+
+def _sizes(memory: Any) -> tuple[int, int, int]:
+    """Total, used and free. Raises LookupError where they cannot be."""
+    try:
+        total, used, free = int(memory.total), int(memory.used), int(memory.free)
+    except (AttributeError, TypeError, ValueError):
+        raise LookupError("its memory is no number") from None
+    if not 0 <= used <= total:
+        raise LookupError(f"it tells {used} bytes in use of {total}")
+    return total, used, free
 
 
 def _card(library: Library, index: int, driver: str | None) -> Card:
@@ -52,7 +67,7 @@ def _card(library: Library, index: int, driver: str | None) -> Card:
     name = library.text("nvmlDeviceGetName", handle)
     try:
         return Card(index, uuid, name, driver, **_figures(library, handle))
-    except GpuLostError:
+    except (GpuLostError, TypeError, ValueError, AttributeError):  # the last three: no figures, but something else
         return Card(index, uuid, name, driver)
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final, Self, final
 
 import psutil
 
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.samples import GPU_LOST, GpuSample
 from pytest_llmperf.telemetry.cards import clock_reasons, memory_of
 from pytest_llmperf.telemetry.gpm import Activity
-from pytest_llmperf.telemetry.nvml import GpuLostError, Library, NoDriverError
+from pytest_llmperf.telemetry.nvml import GpuLostError, Library, require_answers
 from pytest_llmperf.telemetry.xid import Faults
 
 __all__ = ["GpuSampler"]
@@ -23,7 +24,8 @@ SELDOM_NS: Final = 1_000_000_000
 
 @final
 class GpuSampler:
-    """The GPUs with the given NVML indices. A context manager; never raises for a driver's sake.
+    """The GPUs with the given NVML indices. A context manager; never raises for a driver's sake, and all of it may hang
+    for a driver's sake: it belongs into a thread that nobody needs to wait for.
 
     Every sample has memory in use, SM clock and throttle reasons; about once a second it has everything that the
     driver tells: the server's own memory, foreign processes, utilization, power, energy, temperature, memory clock,
@@ -42,8 +44,9 @@ class GpuSampler:
         if not self._gpus:
             return self
         try:
+            require_answers()
             self._library = Library.open()
-        except NoDriverError as error:
+        except InfraError as error:
             self._notes[f"GPU memory not measured: {error}"] = None
             return self
         for gpu in self._gpus:
@@ -73,15 +76,18 @@ class GpuSampler:
         """What is missing and why; begins with ``samples.GPU_LOST`` where a GPU failed."""
         return "; ".join(sorted(self._notes, key=lambda note: not note.startswith(GPU_LOST))) or None
 
-    def sample(self, t_ns: int, pids: Collection[int]) -> tuple[GpuSample, ...]:
-        """Every GPU that answers, stamped ``t_ns``. ``pids`` are the server's processes (none: not ours to see)."""
+    def sample(self, t_ns: int, pids: Collection[int], *, whole: bool = False) -> tuple[GpuSample, ...]:
+        """Every GPU that answers, stamped ``t_ns``. ``pids`` are the server's processes (none: not ours to see),
+        ``whole``: with everything that the driver tells, whenever that was asked last."""
         found, seldom = [], False
         for card in self._cards:
             try:
-                seldom |= card.due(t_ns)
-                found.append(card.read(t_ns, pids))
+                seldom |= whole or card.due(t_ns)
+                found.append(card.read(t_ns, pids, whole=whole or card.due(t_ns)))
             except (GpuLostError, LookupError) as error:
                 self._note(card.gpu, error, f"GPU {card.gpu} does not answer: {error}")
+            except (AttributeError, TypeError, ValueError) as error:  # an answer of another form than NVML's
+                self._note(card.gpu, error, f"GPU {card.gpu}: its driver's answer is not understood: {error}")
         if seldom and self._faults is not None:
             self._notes |= dict.fromkeys(self._faults.read())
         self._notes |= {card.note: None for card in self._cards if card.note is not None}
@@ -110,8 +116,8 @@ class _Card:
         """Whether the next sample is one with everything."""
         return self._asked_ns is None or t_ns - self._asked_ns >= SELDOM_NS
 
-    def read(self, t_ns: int, pids: Collection[int]) -> GpuSample:
-        """Raises GpuLostError, and LookupError where it does not tell its memory."""
+    def read(self, t_ns: int, pids: Collection[int], *, whole: bool) -> GpuSample:
+        """``whole``: with everything. Raises GpuLostError, and LookupError where it does not tell its memory."""
         library, handle = self._library, self.handle
         _, used, _, reserved = memory_of(library, handle)
         if reserved is None:
@@ -120,7 +126,7 @@ class _Card:
             "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", library.constant("NVML_CLOCK_SM", 1)),
             "throttle": self._once("throttle", lambda: clock_reasons(library, handle)),
         }
-        if not self.due(t_ns):
+        if not whole:
             return GpuSample(t_ns, self.gpu, used, None, **often)
         server, foreign = self._processes(pids)
         utilization = self._ask("nvmlDeviceGetUtilizationRates")

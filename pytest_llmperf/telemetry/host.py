@@ -35,11 +35,11 @@ class ProcessTree:
         return frozenset(self._processes)
 
     def sample(self, t_ns: int) -> HostSample | None:
-        """The tree now, stamped ``t_ns``; None where no process of it is left."""
+        """The tree now, stamped ``t_ns``; None where no process of it is left, or none may be read."""
         if self._looked_ns is None or t_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = t_ns
             self._look()
-        rss = 0
+        rss, read = 0, 0
         for pid, process in list(self._processes.items()):
             try:
                 with process.oneshot():
@@ -51,8 +51,8 @@ class ProcessTree:
                 self._ended_cpu += self._living_cpu.pop(pid, 0.0)
                 continue
             self._living_cpu[pid] = times.user + times.system
-            rss += memory.rss
-        if not self._processes:
+            rss, read = rss + memory.rss, read + 1
+        if not read:
             return None
         return HostSample(t_ns, rss, self._ended_cpu + sum(self._living_cpu.values()), len(self._processes))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pytest_llmperf.engines import computes_on_cpu
+from pytest_llmperf.errors import InfraError
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.telemetry.cards import memory_of, mode
-from pytest_llmperf.telemetry.nvml import GpuLostError, Library, NoDriverError, opened
+from pytest_llmperf.telemetry.nvml import GpuLostError, Library, bounded, opened
 
 __all__ = ["gpu_facts", "machine_facts"]
 
@@ -34,21 +36,27 @@ def gpu_facts(gpus: Sequence[int] = ()) -> dict[str, Fact]:
     a driver's sake: what it does not tell is absent, so that the identity says unknown.
     """
     found: dict[str, str | None] = {}
-    try:
+
+    def look() -> None:
         with opened() as library:
             found["driver"] = library.text("nvmlSystemGetDriverVersion")
             indices = tuple(gpus) or range(library.demand("nvmlDeviceGetCount"))
             handles = [library.demand("nvmlDeviceGetHandleByIndex", index) for index in indices]
             if handles:
-                found |= {
-                    "gpu": _alike(library.text("nvmlDeviceGetName", handle) for handle in handles),
-                    "gpu_count": str(len(handles)),
-                    "gpu_memory": _alike(_size(library, handle) for handle in handles),
-                    "mig": "on" if any(_split(library, handle) for handle in handles) else None,
-                }
-    except (NoDriverError, GpuLostError, LookupError):
-        pass  # what was told before counts
-    return {name: Fact(value=value, source="live") for name, value in found.items() if value}
+                found.update(_kinds(library, handles))
+
+    with suppress(InfraError, LookupError):  # what was told before counts
+        bounded(look)
+    return {name: Fact(value=value, source="live") for name, value in list(found.items()) if value}
+
+
+def _kinds(library: Library, handles: Sequence[Any]) -> dict[str, str | None]:
+    return {
+        "gpu": _alike(library.text("nvmlDeviceGetName", handle) for handle in handles),
+        "gpu_count": str(len(handles)),
+        "gpu_memory": _alike(_size(library, handle) for handle in handles),
+        "mig": "on" if any(_split(library, handle) for handle in handles) else None,
+    }
 
 
 def _size(library: Library, handle: Any) -> str | None:

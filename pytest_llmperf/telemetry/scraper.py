@@ -19,7 +19,7 @@ from pytest_llmperf.errors import LlmperfError, TargetError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample
-from pytest_llmperf.telemetry.prometheus import Page
+from pytest_llmperf.telemetry.prometheus import Page, impossible
 
 __all__ = ["Scraper"]
 
@@ -27,6 +27,8 @@ _GAP: Final = 3.0
 """A page that is late by this many intervals leaves a gap that is reported."""
 _GIVEN_UP: Final = 3
 """Failures in a row."""
+_MORE_S: Final = 0.5
+"""For a request that takes all of its time to come to its end."""
 _OK: Final = 200
 _HEADERS: Final = {
     "accept": "text/plain;version=0.0.4",
@@ -37,7 +39,8 @@ _HEADERS: Final = {
 @final
 class Scraper:
     """A context manager that fetches the page on entry, every ``interval_s``, and on exit. Never raises: what goes
-    wrong is in ``notes``. A page that fails three times in a row is given up.
+    wrong is in ``notes``. A page that fails three times in a row is given up. Entry and exit take little more than
+    ``timeout_s`` each, whatever the page does; an exit without a page so far waits for none.
 
     It is asked like the API: certificates, socket and key of ``endpoint``. On another port (``:8002/metrics``) it is
     asked over plain HTTP and without the key, which nothing protects there. ``urls`` stand in for the engine's own
@@ -62,8 +65,9 @@ class Scraper:
         self._clients: list[Client] = []
         self._kept: list[tuple[int, tuple[bytes, ...]]] = []
         self._problems: Counter[str] = Counter()
+        self._parsed: list[EngineSample] = []
         self._failed = 0
-        self._stop = threading.Event()
+        self._begun, self._stop, self._left = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmperf-metrics", daemon=True)
 
     @classmethod
@@ -74,6 +78,44 @@ class Scraper:
         return cls(engine, endpoint, urls=urls, ca_file=spec.ca_file) if known else None
 
     def __enter__(self) -> Self:
+        self._thread.start()
+        self._begun.wait(self._timeout_s + _MORE_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join((self._timeout_s if self._kept else 0.0) + _MORE_S)
+        if self._thread.is_alive():
+            self._left.set()
+            if not self._problems:
+                self._problems[f"no answer within {self._timeout_s:g} s"] += 1
+
+    def samples(self) -> tuple[EngineSample, ...]:
+        """What was read so far; parsed only now. Pages that say nothing we know are left out."""
+        kept = list(self._kept)
+        self._parsed += [self._page.read(t_ns, *pages) for t_ns, pages in kept[len(self._parsed) :]]
+        return tuple(sample for sample in self._parsed if sample.values or sample.histograms or sample.untold)
+
+    def notes(self) -> tuple[str, ...]:
+        """Why pages are absent, gaps."""
+        found = []
+        for problem, times in list(self._problems.items()):
+            given_up = "; it was not asked again" if self._failed >= _GIVEN_UP else ""
+            found.append(f"the engine's metrics: {problem}{f' ({times} times)' if times > 1 else ''}{given_up}")
+        kept = list(self._kept)
+        if kept and not any(lines for _, pages in kept for lines in pages):
+            asked = ", ".join(path for _, path in self._places)
+            found.append(f"the engine's metrics: {asked} has none of the series that we know")
+        found += impossible(self.samples())
+        gaps = [(after - before) / 1e9 for (before, _), (after, _) in pairwise(kept)]
+        late = [gap for gap in gaps if gap > _GAP * self._interval_s]
+        if late:
+            found.append(f"the engine's metrics have gaps: {len(late)}, the longest {max(late):.1f} s")
+        return tuple(found)
+
+    def _run(self) -> None:
         try:
             for place, _ in self._places:
                 self._clients.append(open_client(place, ca_file=self._ca_file, timeout=self._timeout_s))
@@ -82,52 +124,19 @@ class Scraper:
             self._problems[str(error)] += 1
             self._failed = _GIVEN_UP
         self._round()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(3 * self._timeout_s)
-        if self._thread.is_alive():
-            self._problems["its reader hung and was left behind"] += 1
-            return
-        self._round()
-        for client in self._clients:
-            client.close()
-
-    def samples(self) -> tuple[EngineSample, ...]:
-        """What was read so far; parsed only now. Pages that say nothing we know are left out."""
-        read = (self._page.read(t_ns, *pages) for t_ns, pages in list(self._kept))
-        return tuple(sample for sample in read if sample.values or sample.histograms)
-
-    def notes(self) -> tuple[str, ...]:
-        """Why pages are absent, gaps."""
-        found = []
-        for problem, times in self._problems.items():
-            given_up = "; it was not asked again" if self._failed >= _GIVEN_UP else ""
-            found.append(f"the engine's metrics: {problem}{f' ({times} times)' if times > 1 else ''}{given_up}")
-        kept = list(self._kept)
-        if kept and not any(lines for _, pages in kept for lines in pages):
-            asked = ", ".join(path for _, path in self._places)
-            found.append(f"the engine's metrics: {asked} has none of the series that we know")
-        gaps = [(after - before) / 1e9 for (before, _), (after, _) in pairwise(kept)]
-        late = [gap for gap in gaps if gap > _GAP * self._interval_s]
-        if late:
-            found.append(f"the engine's metrics have gaps: {len(late)}, the longest {max(late):.1f} s")
-        return tuple(found)
-
-    def _run(self) -> None:
+        self._begun.set()
         due = time.monotonic()
         while self._failed < _GIVEN_UP:
             due = max(due + self._interval_s, time.monotonic())
-            if self._stop.wait(due - time.monotonic()):
-                return
+            ending = self._stop.wait(due - time.monotonic())
             self._round()
+            if ending:
+                break
+        for client in self._clients:
+            client.close()
 
     def _round(self) -> None:
-        if self._failed >= _GIVEN_UP:
+        if self._failed >= _GIVEN_UP or self._left.is_set():
             return
         try:
             asked = time.monotonic_ns()
@@ -135,6 +144,8 @@ class Scraper:
                 self._lines(client, path) for client, (_, path) in zip(self._clients, self._places, strict=True)
             )
             answered = time.monotonic_ns()
+            if self._left.is_set():
+                return
         except Exception as error:  # telemetry that fails must not end the load that it watches
             known = str(error) if isinstance(error, LlmperfError) else f"{type(error).__name__}: {error}"
             self._problems[known] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,10 @@ from pytest_llmperf.samples import StartUp
 from pytest_llmperf.telemetry.log import start_facts
 from pytest_llmperf.telemetry.scraper import Scraper
 
-__all__ = ["observe_start", "with_start"]
+__all__ = ["complete_start", "observe_start", "with_start"]
 
+_LOG_LAG_S: Final = 2.0
+_LOOK_S: Final = 0.1
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -28,7 +31,19 @@ def observe_start(
         with page:
             pass
         sample = next(iter(page.samples()), None)
-    return start_facts(start, engine, _head(log_path) if engine.log_patterns else "", sample)
+    begun = time.monotonic()
+    while True:
+        found = start_facts(start, engine, _head(log_path) if engine.log_patterns else "", sample)
+        # A command that follows the log may lag behind the server; lines that do not come are no loss.
+        behind = spec.logs and engine.log_patterns and (found.compile_s, found.max_concurrency) == (None, None)
+        if not behind or time.monotonic() - begun >= _LOG_LAG_S:
+            return found
+        time.sleep(_LOOK_S)
+
+
+def complete_start(start: StartUp, engine: Engine, log_path: Path | None, spec: ServerSpec) -> StartUp:
+    """``start`` with what its log has come to tell meanwhile, where a command follows the log. Never raises."""
+    return start_facts(start, engine, _head(log_path), None) if spec.logs and engine.log_patterns else start
 
 
 def with_start(identity: Identity, start: StartUp) -> Identity:

@@ -15,6 +15,7 @@ from truth_server import TruthServer
 
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.recordfile import read_telemetry
+from pytest_llmperf.records import Window
 
 TEST = """
 import pytest
@@ -160,7 +161,8 @@ def test_memory_of_a_server_can_be_recomputed_from_what_is_stored(pytester: pyte
     stored = read_telemetry(folder / trials[0]["telemetry"])
     assert stored.gpus is None
     names = ("peak_memory", "memory_growth")
-    found = measure([trial([], telemetry=stored)], None, names)
+    watched = Window(stored.host[0].t_ns, stored.host[-1].t_ns)
+    found = measure([trial([], telemetry=stored, window=watched)], None, names)
     assert {name: found[name].value for name in names} == {name: trials[0]["metrics"][name]["value"] for name in names}
     assert (found["peak_memory"].value or 0) > 1e6
     report = json.loads((folder / "report.json").read_text())

@@ -68,7 +68,7 @@ def test_a_counter_that_began_anew_is_not_believed() -> None:
 
 def test_trials_are_pooled_before_the_division() -> None:
     one = watched(at(95, energy_j=0.0), at(895, energy_j=40.0))  # 80 tokens
-    two = watched(at(95, energy_j=0.0), at(495, energy_j=80.0))  # 40 tokens
+    two = watched(at(95, energy_j=0.0), at(695, energy_j=100.0))  # 60 tokens
     assert energy([one, two]).value == pytest.approx(1e6)
 
 
@@ -78,7 +78,7 @@ def test_trials_are_pooled_before_the_division() -> None:
         (watched(gpus=None), "on the CPU"),
         (watched(at(95, energy_j=1.0)), "fewer than two samples"),
         (watched(at(95), at(895)), "fewer than two samples"),
-        (watched(at(95, energy_j=1.0), at(99, energy_j=2.0)), "no output tokens"),
+        (watched(at(95, energy_j=1.0), at(895, energy_j=2.0), tokens=5), "no output tokens"),
         (watched(gpus=(0,)), "not sampled"),
     ],
 )
@@ -164,11 +164,12 @@ def test_processes_are_asked_seldom_and_whole_cards_never_stand_in_between() -> 
 
 def test_memory_of_two_gpus_is_added_where_both_told() -> None:
     both = [GpuSample(0, 0, 10, 5), GpuSample(0, 1, 10, 7), GpuSample(9, 0, 10, 99)]
+    both += [GpuSample(SECOND, gpu, 10, 1) for gpu in (0, 1)]
     assert measure([watched(*both, gpus=(0, 1))], None, ("peak_memory",))["peak_memory"].value == 12
 
 
 def test_a_trial_without_process_memory_does_not_outshine_one_that_has_it() -> None:
-    own, whole = watched(GpuSample(0, 0, 900, 500)), watched(GpuSample(0, 0, 900, None))
+    own, whole = (watched(*(GpuSample(t, 0, 900, told) for t in (0, SECOND))) for told in (500, None))
     assert measure([own, whole], None, ("peak_memory",))["peak_memory"].value == 500
 
 

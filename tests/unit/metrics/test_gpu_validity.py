@@ -84,12 +84,12 @@ def test_a_locked_clock_that_the_gpu_did_not_hold_is_invalid() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_said() -> None:
-    silent = watched(at(100, throttle=None, foreign_pids=None), at(300, throttle=None, foreign_pids=None))
+    silent = watched(at(100, throttle=None, foreign_pids=None), at(600, throttle=None, foreign_pids=None))
     reasons, notes = gpu_state(silent)
     assert reasons == []
     assert ["a slowdown cannot be seen" in notes[0], "others cannot be seen" in notes[1]] == [True, True]
     assert len(gpu_state(silent, GpuFacts(shared=True))[1]) == 1
-    assert gpu_state(watched(at(100, throttle=None, foreign_pids=None), at(300))) == ([], [])
+    assert gpu_state(watched(at(100, throttle=None, foreign_pids=None), at(600))) == ([], [])
 
 
 def test_a_gpu_without_samples_has_not_shown_that_it_held_its_clock() -> None:

@@ -262,7 +262,7 @@ def with_host(*samples: tuple[int, int, float], **changes: object) -> Trial:
 def test_memory_of_a_cpu_engine_is_the_largest_rss() -> None:
     t = with_host((0, 100, 0.0), (500, 300, 1.0), (900, 200, 2.0))
     assert value(t, "peak_memory") == 300
-    assert value([t, with_host((0, 700, 0.0))], "peak_memory") == 700
+    assert value([t, with_host((0, 700, 0.0), (1000, 500, 0.0))], "peak_memory") == 700
 
 
 def test_memory_of_a_gpu_engine_is_summed_over_its_gpus_at_one_time() -> None:
@@ -271,7 +271,9 @@ def test_memory_of_a_gpu_engine_is_summed_over_its_gpus_at_one_time() -> None:
         GpuSample(0, 1, 60, 50),
         GpuSample(1, 0, 90, 80),
         GpuSample(1, 1, 20, 10),
-        GpuSample(2, 0, 99, 99),  # the other GPU did not answer: no sum
+        GpuSample(SECOND, 0, 20, 20),
+        GpuSample(SECOND, 1, 30, 30),
+        GpuSample(SECOND + 1, 0, 99, 99),  # the other GPU did not answer: no sum
     )
     t = trial([record()], telemetry=Telemetry(host=(HostSample(0, 12345, 0.0, 1),), gpu=gpu, gpus=(0, 1)))
     assert value(t, "peak_memory") == 90
@@ -292,7 +294,9 @@ def test_host_memory_does_not_stand_in_for_that_of_gpus() -> None:
 
 
 def test_where_the_driver_tells_no_processes_whole_cards_count_and_are_named() -> None:
-    t = trial([record()], telemetry=Telemetry(gpu=(GpuSample(0, 0, 50, None), GpuSample(1, 0, 70, None)), gpus=(0,)))
+    t = trial(
+        [record()], telemetry=Telemetry(gpu=(GpuSample(0, 0, 50, None), GpuSample(SECOND, 0, 70, None)), gpus=(0,))
+    )
     assert value(t, "peak_memory") == 70
     assert "whole GPUs" in note(t, "peak_memory")
 

@@ -185,6 +185,7 @@ FULL = Telemetry(
     engine=(
         EngineSample(1, {"running": 2.0, "preemptions": 0.0}, {"ttft": Buckets(2, 0.5, (0.1, math.inf), (1, 2))}),
         EngineSample(2, {"kv_usage": 0.75}, logged=True),
+        EngineSample(2, {}, untold={"preemptions": "preempted_total: nan"}),
         EngineSample(3, {"running": 3.0}, pages=(EngineSample(3, {"running": 1.0}), EngineSample(3, {"running": 2.0}))),
     ),
     preemption_warnings=0,

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.samples import HISTOGRAMS, Buckets, Quantity
-from pytest_llmperf.telemetry.prometheus import Page
+from pytest_llmperf.telemetry.prometheus import Page, impossible
 
 
 def test_a_page_of_vllm_on_the_cpu_says_what_is_written_on_it() -> None:
@@ -191,3 +191,36 @@ def test_only_the_wanted_lines_are_kept() -> None:
     assert lines is not None
     assert lines.count(b"\n") == 4
     assert all(line.startswith(b"vllm:request_success_total{") for line in lines.split(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("line", "quantity"),
+    [
+        ("vllm:kv_cache_usage_perc -5", "kv_usage"), ("vllm:kv_cache_usage_perc 30", "kv_usage"),
+        ("vllm:kv_cache_usage_perc NaN", "kv_usage"), ("vllm:num_preemptions_total -1", "preemptions"),
+        ("vllm:num_preemptions_total +Inf", "preemptions"), ("vllm:num_preemptions_total 1e308", "preemptions"),
+        ('vllm:num_preemptions_total{a="1"} 1e308\nvllm:num_preemptions_total{a="2"} 1e308', "preemptions"),
+    ],
+)  # fmt: skip
+def test_what_a_number_cannot_be_is_not_told_and_said(line: str, quantity: Quantity) -> None:
+    found = read(f"vllm:num_requests_running 3\n{line}\n", VLLM)
+    assert found.values == {"running": 3}
+    assert list(found.untold) == [quantity]
+    (note,) = impossible([found, found])
+    assert note.startswith(f"the engine's metrics: {quantity} cannot be what 2 pages state: vllm:")
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "buckets"),
+    [
+        ("1e308", "1", {"1": "1", "+Inf": "2"}), ("2", "1e308", {"1": "1", "+Inf": "2"}),
+        ("2", "-1", {"1": "1", "+Inf": "2"}), ("2", "NaN", {"1": "1", "+Inf": "2"}),
+        ("2", "1", {"1": "2", "2": "1", "+Inf": "2"}), ("2", "1", {"1": "-1", "+Inf": "2"}),
+        ("2", "1", {"NaN": "1", "+Inf": "2"}), ("2", "1", {"1": "1", "+Inf": "1e308"}),
+    ],
+)  # fmt: skip
+def test_a_histogram_that_cannot_be_is_not_told(count: str, total: str, buckets: dict[str, str]) -> None:
+    lines = [f'h_bucket{{le="{bound}"}} {number}' for bound, number in buckets.items()]
+    page = "\n".join([*lines, f"h_count {count}", f"h_sum {total}", ""])
+    found = read(page * 2, {"ttft": ("h",)})
+    assert (found.histograms, list(found.untold)) == ({}, ["ttft"])

@@ -248,3 +248,16 @@ def test_a_port_that_nothing_listens_on_is_said() -> None:
         pass
     assert len(scraper.notes()) == 1
     assert scraper.samples() == ()
+
+
+def test_a_page_that_hangs_is_waited_for_at_entry_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own limit is out of reach here: what ends the wait is ours."""
+    over = threading.Event()
+    monkeypatch.setattr("pytest_llmperf.telemetry.scraper._MORE_S", 0.05)
+    monkeypatch.setattr("pytest_llmperf.telemetry.scraper.fetch", lambda *_: over.wait(60))
+    try:
+        with Scraper(ENGINE, Endpoint("http://h", "h", 1, False, "m", "e"), timeout_s=0.1) as scraper:
+            pass
+        assert (scraper.samples(), scraper.notes()) == ((), ("the engine's metrics: no answer within 0.1 s",))
+    finally:
+        over.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pytest_llmperf.samples import EngineSample, StartUp
 from pytest_llmperf.telemetry.log import LogWatch, log_facts, start_facts
 from pytest_llmperf.telemetry.recorder import Sources, record
 from pytest_llmperf.telemetry.scraper import Scraper
-from pytest_llmperf.telemetry.start import observe_start, with_start
+from pytest_llmperf.telemetry.start import complete_start, observe_start, with_start
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 VLLM, SGLANG = ENGINES["vllm"], ENGINES["sglang"]
@@ -95,6 +96,24 @@ def test_the_start_of_a_server_is_read_from_its_log_file(tmp_path: Path) -> None
     assert with_start(Identity(), StartUp()) == Identity()
     assert observe_start(StartUp(), ENGINE, endpoint, tmp_path / "none.log", spec) == StartUp()
     assert observe_start(StartUp(), ENGINE, endpoint, None, spec) == StartUp()
+
+
+def test_lines_that_a_followed_log_brings_later_are_read_when_they_are_there(tmp_path: Path) -> None:
+    log, text = tmp_path / "server.log", (LOGS / "vllm-0.26.0-llama8b-cold.log").read_text()
+    log.write_text("")
+    followed = ServerSpec(
+        name="s", engine="logged", start=("x",), ready_url="http://127.0.0.1:1", logs=("tail", "-f", "x")
+    )
+    known = StartUp(time_to_ready_s=3.0)
+    assert complete_start(known, ENGINE, log, followed) == known
+    endpoint = Endpoint("http://127.0.0.1:1", "127.0.0.1", 1, False, "m", "logged")
+    writer = threading.Timer(0.2, lambda: log.write_text(text))
+    writer.start()
+    observed = observe_start(known, ENGINE, endpoint, log, followed)
+    writer.join()
+    told = StartUp(3.0, False, None, 19.65, 553712, 135.18)
+    assert observed == complete_start(known, ENGINE, log, followed) == told
+    assert complete_start(known, ENGINE, log, ServerSpec(name="s", engine="logged")) == known
 
 
 def test_only_what_is_written_while_the_load_runs_counts(tmp_path: Path) -> None:

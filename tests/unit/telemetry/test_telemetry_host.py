@@ -130,7 +130,7 @@ def test_a_server_that_is_not_ours_is_said_and_not_zero() -> None:
     with record(None, interval_s=0.05) as recorder:
         pass
     assert recorder.telemetry.host == ()
-    assert "not a process of ours" in recorder.telemetry.notes[0]
+    assert "which processes are the server's is not known" in recorder.telemetry.notes[0]
 
 
 def test_a_late_sampler_reports_its_own_gaps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +14,19 @@ from pathlib import Path
 import pytest
 from driver import Driver, Gpu
 from made import trial
+from waiting import within
 
 from pytest_llmperf.identity import Fact
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
+from pytest_llmperf.records import Window
 from pytest_llmperf.samples import GPU_LOST, GpuSample
+from pytest_llmperf.telemetry import nvml
+from pytest_llmperf.telemetry import recorder as recorders
 from pytest_llmperf.telemetry.cards import read_cards
 from pytest_llmperf.telemetry.gpu import GpuSampler
 from pytest_llmperf.telemetry.machine import gpu_facts, machine_facts
-from pytest_llmperf.telemetry.nvml import NoDriverError
+from pytest_llmperf.telemetry.nvml import DriverHangsError, NoDriverError, bounded
 from pytest_llmperf.telemetry.recorder import record
 
 SECOND = 1_000_000_000
@@ -241,7 +246,9 @@ def test_peak_memory_of_a_gpu_server_is_that_of_its_processes_on_the_gpus(monkey
     install(monkeypatch, on([(os.getpid(), 500)], [(os.getpid(), 70)]))
     with record(os.getpid(), gpus=[0, 1]) as recorder:
         pass
-    assert measure([trial([], telemetry=recorder.telemetry)], None, ["peak_memory"])["peak_memory"].value == 570
+    first, *_, last = (sample.t_ns for sample in recorder.telemetry.gpu)
+    watched = trial([], telemetry=recorder.telemetry, window=Window(first, last))
+    assert measure([watched], None, ["peak_memory"])["peak_memory"].value == 570
 
 
 def test_a_gpu_server_whose_gpus_nobody_named_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,3 +299,76 @@ def test_the_machine_is_that_of_a_server_that_is_started_here(monkeypatch: pytes
     assert "pool" not in machine_facts(on_gpu, None)
     assert list(machine_facts(ServerSpec(name="s", engine="embedded"), "p")) == ["pool"]
     assert machine_facts(ServerSpec(name="s", engine="vllm", url="http://127.0.0.1:1"), "p") == {}
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A driver whose calls for memory do not return until the end of the test."""
+    over, ask = threading.Event(), Driver.nvmlDeviceGetMemoryInfo
+    driver = install(monkeypatch, on([(os.getpid(), 500)]))
+
+    def hangs(handle: int, version: int | None = None) -> object:
+        over.wait(60)
+        return ask(driver, handle, version)
+
+    monkeypatch.setattr(driver, "nvmlDeviceGetMemoryInfo", hangs, raising=False)
+    monkeypatch.setattr(recorders, "ANSWER_S", 0.2)
+    monkeypatch.setattr(nvml, "_stuck", [])
+    yield over
+    over.set()
+
+
+def test_a_driver_that_does_not_return_leaves_the_load_alone(hanging: threading.Event) -> None:
+    with record(os.getpid(), gpus=[0]) as recorder:
+        pass
+    found = recorder.telemetry
+    assert (found.gpu, found.notes[0]) == ((), "the sampler hung and was left behind")
+    with record(os.getpid(), gpus=[0]) as recorder:
+        pass
+    assert "GPU memory not measured: the NVIDIA driver does not answer" in recorder.telemetry.notes[0]
+    assert len(recorder.telemetry.host) == 2  # the rest is sampled
+    with pytest.raises(DriverHangsError, match="an earlier call still hangs"):
+        read_cards()
+    assert gpu_facts() == {}
+    hanging.set()
+    assert within(30, lambda: not [each for each in threading.enumerate() if each.name == "llmperf-telemetry"])
+    assert [card.used_bytes for card in read_cards()] == [1000]  # it has come back
+
+
+def test_a_look_at_gpus_ends_in_time(hanging: threading.Event) -> None:
+    with pytest.raises(DriverHangsError, match=r"does not answer \(waited 0.1 s\)"):
+        bounded(lambda: hanging.wait(60), 0.1)
+    hanging.set()
+    assert within(30, lambda: not [each for each in threading.enumerate() if each.name == "llmperf-driver"])
+    assert bounded(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        bounded(lambda: 1 // 0)
+
+
+def test_a_binding_that_cannot_be_loaded_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pynvml.py").write_text("raise RuntimeError('broken')")
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(NoDriverError, match="nvidia-ml-py cannot be loaded: RuntimeError: broken"):
+        read_cards()
+    assert gpu_facts([0]) == {}
+    with GpuSampler([0]) as sampler:
+        assert sampler.sample(0, ()) == ()
+    assert "cannot be loaded" in (sampler.note or "")
+
+
+def test_names_that_are_no_text_and_answers_that_are_no_numbers_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install(monkeypatch, Driver(Gpu("GPU-a", name=b"\xff H200", total=10, used=20)))
+    (card,) = read_cards()
+    assert (card.name, card.used_bytes) == ("\ufffd H200", None)  # more in use than there is
+
+    def text(_handle: int) -> str:
+        return b"\xff".decode()
+
+    monkeypatch.setattr(driver, "nvmlDeviceGetName", text, raising=False)
+    monkeypatch.setattr(driver, "nvmlDeviceGetMemoryInfo", lambda *_: None, raising=False)
+    (card,) = read_cards()
+    assert (card.name, card.used_bytes) == (None, None)
+    with GpuSampler([0]) as sampler:
+        assert sampler.sample(0, ()) == ()
+    assert "GPU 0 does not answer: its memory is no number" in (sampler.note or "")
