@@ -161,7 +161,7 @@ class ServerSpec(Frozen):
             parts = urlsplit(url)
             _ = parts.port  # its range is looked at
         except ValueError as error:
-            raise ValueError(f"{url!r} is not a URL: {error}") from None
+            raise ValueError(f"not a URL: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the URL of a server; write e.g. 'http://127.0.0.1:8000'")
         if parts.query or parts.fragment:

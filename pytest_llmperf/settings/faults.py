@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.lengths import KINDS
 
-__all__ = ["describe_validation_error", "given_value", "read_toml", "toml_value"]
+__all__ = ["describe_validation_error", "given_value", "read_toml", "shown_type", "toml_value"]
 
 _TEXTS: Final = (
     "engine",
@@ -26,6 +26,8 @@ _TEXTS: Final = (
 )
 """Keys of a server that are text, whatever TOML would make of it: ``version=0.33``."""
 
+_NOT_QUOTED: Final = ("extra_args", "env", "start", "stop", "logs")
+"""Keys of a server whose values may hold secrets."""
 _TAGS: Final = (*KINDS, "linear", "steps")
 """Names of alternatives in the location of a fault, which no user wrote there."""
 
@@ -45,11 +47,19 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
         return key, "is required"
+    if any(part in _NOT_QUOTED for part in location):
+        return key, f"{shown_type(fault['input'])}: {message[:1].lower()}{message[1:]}"
     if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":
         return key, message
     return key, f"{fault['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def shown_type(value: object) -> str:
+    """What a value is that may not be shown: ``a text``, ``a list``."""
+    names = {str: "a text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    return names.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def _fields_at(model: type[BaseModel] | None, location: Sequence[str]) -> tuple[str, ...]:
