@@ -49,8 +49,8 @@ class Blotter:
                     break
                 shown += (data[at : match.start()], _HIDDEN)
                 at = match.end()
-            if at > begin:
-                begin = at + self._open(data[at:])
+                if at > begin:
+                    begin = at + self._open(data[at:])
         self._rest = data[begin:]
         return b"".join((*shown, data[at:begin]))
 
