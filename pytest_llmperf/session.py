@@ -279,7 +279,7 @@ class LlmperfSession:
             stack.callback(self._end_journal, complete=complete)
             for campaign in self._campaigns:
                 stack.callback(self._close, campaign)
-            stack.callback(self._progress.idle)  # may fail: a terminal that has gone
+            stack.callback(self._progress.idle)
 
     def _end_journal(self, *, complete: bool) -> None:
         if self._journal is not None:

@@ -134,7 +134,7 @@ def test_errors_of_the_configuration_quote_no_value_that_may_be_secret(
         ({"start": SECRET}, "servers.x.start: a text: "),
         ({"stop": {"a": SECRET}}, "servers.x.stop: a table: "),
         ({"logs": SECRET}, "servers.x.logs: a text: "),
-        ({"url": f"http://[{SECRET}"}, "servers.x.url: "),
+        ({"url": f"me:{SECRET}@host"}, "servers.x.url: "),
         ({"url": f"http://h/?key={SECRET}"}, "servers.x.url: "),
     ],
 )
