@@ -153,14 +153,14 @@ class ServerSpec(Frozen):
             return url
         if url is None or url.startswith(("unix:", "http+unix:")):
             return url
-        url = url.strip()
+        url, shown = url.strip(), "this" if "@" in url else repr(url.strip())  # before @ may stand a password
         try:
             parts = urlsplit(url)
             _ = parts.port  # its range is looked at
         except ValueError as error:
-            raise ValueError(f"{url!r} is not a URL: {error}") from None
+            raise ValueError(f"{shown} is not a URL: {str(error).partition(' as ')[0]}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not the URL of a server; write e.g. 'http://127.0.0.1:8000'")
+            raise ValueError(f"{shown} is not the URL of a server; write e.g. 'http://127.0.0.1:8000'")
         if parts.query or parts.fragment:
             raise ValueError("the URL has a query or fragment; keys go into api_key_env")
         if parts.username or parts.password:
@@ -168,7 +168,7 @@ class ServerSpec(Frozen):
         try:
             parts.hostname.encode("idna")
         except UnicodeError:
-            raise ValueError(f"{url!r} has an impossible host name") from None
+            raise ValueError(f"{shown} has an impossible host name") from None
         return url
 
     @model_validator(mode="after")

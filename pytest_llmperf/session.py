@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, final
@@ -25,7 +25,7 @@ from pytest_llmperf.reports.schedule import describe_campaign
 from pytest_llmperf.result import RunReport, TestReport
 from pytest_llmperf.selection import bring_together, read_plans
 from pytest_llmperf.shown import show_tests
-from pytest_llmperf.signals import interrupt_on_sigterm
+from pytest_llmperf.signals import InOrder
 from pytest_llmperf.status import EXIT_INFRA, VERDICT, RunStatus, mark_failure, shown_status
 from pytest_llmperf.stored import public_plan
 
@@ -77,7 +77,7 @@ class LlmperfSession:
         """Of the store of baselines: what was set aside."""
         self._ended = False
         self._began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._restore_signal: Callable[[], None] = lambda: None
+        self._signals = InOrder()
 
     def reports(self) -> list[TestReport]:
         """Of the tests that have ended, those of this run's workers included."""
@@ -156,7 +156,7 @@ class LlmperfSession:
         if self._options.dry_run:
             return True
         if self._campaigns and not session.config.option.collectonly:
-            self._restore_signal = interrupt_on_sigterm()
+            self._signals.begin()
             try:
                 self._journal = Journal.begin(self._options.report_dir, self._options.settings.prices)
             except InfraError as error:
@@ -251,7 +251,10 @@ class LlmperfSession:
             terminalreporter.write_line(f"INFRA: {trouble}", red=True, bold=True)
 
     def pytest_unconfigure(self) -> None:
-        self._end(complete=False)  # reached also where pytest_sessionfinish was not
+        try:
+            self._end(complete=False)  # reached also where pytest_sessionfinish was not
+        finally:
+            self._signals.restore()
 
     def _of_workers(self) -> Iterator[tuple[Path, RunReport]]:
         """The reports that workers of this very run have written, with their folders."""
@@ -272,12 +275,12 @@ class LlmperfSession:
         if self._ended:
             return
         self._ended = True
-        self._progress.idle()
+        self._signals.ending()
         with ExitStack() as stack:  # whatever goes wrong with one of them, every server is stopped
-            stack.callback(self._restore_signal)
             stack.callback(self._end_journal, complete=complete)
             for campaign in self._campaigns:
                 stack.callback(self._close, campaign)
+            stack.callback(self._progress.idle)
 
     def _end_journal(self, *, complete: bool) -> None:
         if self._journal is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
+from pytest_llmperf.engines.redact import public_env, redact
 from pytest_llmperf.metrics.request import e2e, known_tokens, tpot, ttft
 from pytest_llmperf.metrics.trial import counts, in_flight, slowest
 from pytest_llmperf.metrics.validity import Validity
@@ -50,7 +50,7 @@ def public_plan(plan: Plan) -> Plan:
     server = plan.server
     shown = {
         "extra_args": redact(server.extra_args),
-        "env": {name: HIDDEN if secret_name(name) else redact([value])[0] for name, value in server.env.items()},
+        "env": public_env(server),
         "url": redact([server.url])[0] if server.url is not None else None,
     }
     return plan.model_copy(update={"server": server.model_copy(update=shown)})

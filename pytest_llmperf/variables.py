@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pytest_llmperf.engines import engine_of
 from pytest_llmperf.engines.flags import flags_of
-from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
+from pytest_llmperf.engines.redact import public_env, redact
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.identity import ENVIRONMENT, INPUTS, fact_class
 from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec
@@ -146,7 +146,7 @@ def _value(spec: ServerSpec, key: str) -> str:
     if outer == "env":
         if inner not in spec.env:
             return "not set"
-        return HIDDEN if secret_name(inner) else redact([spec.env[inner]])[0]
+        return public_env(spec)[inner]
     if outer == "args":
         return flags_of(redact(spec.extra_args)).get(inner, "not set")
     value = getattr(spec, key)

@@ -64,7 +64,7 @@ def without_secret(assignment: str) -> str:
     """``key=value`` of an option for a person and for files: the value hidden where ``key`` names a secret."""
     key, equals, value = (part.strip() for part in assignment.partition("="))
     outer, _, inner = key.partition(".")
-    hidden = outer == "env" and secret_name(inner)
+    hidden = outer == "env" and secret_name(inner, value)
     return redact([f"{key}{equals}{HIDDEN if hidden else value}"])[0]
 
 

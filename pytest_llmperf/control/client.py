@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import httpx
 
+from pytest_llmperf.engines.loglines import plain
 from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.records import Endpoint
@@ -109,7 +110,7 @@ def server_message(response: httpx.Response) -> str:
         if isinstance(error, dict):
             candidates += [error[key] for key in ("message", "detail", "error") if isinstance(error.get(key), str)]
         text = next(iter(candidates), text)
-    line = " ".join(text.split())
+    line = " ".join(plain(text).split())
     return line[:_MESSAGE_CHARACTERS] or response.reason_phrase or "no message"
 
 

@@ -20,7 +20,7 @@ from pytest_llmperf.engines import Engine
 from pytest_llmperf.engines.engine import SETTABLE, LiveFacts
 from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.parameters import flag_problem
-from pytest_llmperf.engines.redact import HIDDEN, redact, secret_name
+from pytest_llmperf.engines.redact import public_env, redact
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.identity import UNKNOWN, Fact, Identity
 from pytest_llmperf.plan import ServerSpec
@@ -127,9 +127,8 @@ def _inputs(
         return {**facts, "args": UNKNOWN, "env": UNKNOWN}
     for flag, value in flags_of(redact(spec.extra_args)).items():
         facts[f"args.{flag}"] = Fact(value=value, source="configured")
-    for name, value in sorted(spec.env.items()):
-        shown = HIDDEN if secret_name(name) else redact([value])[0]
-        facts[f"env.{name}"] = Fact(value=shown, source="configured")
+    for name, value in sorted(public_env(spec).items()):
+        facts[f"env.{name}"] = Fact(value=value, source="configured")
     return facts
 
 

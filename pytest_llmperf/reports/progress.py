@@ -50,16 +50,23 @@ class ProgressDisplay:
         """Clear the line."""
         drawing, self._drawing, self._progress, self._task = self._drawing, None, None, None
         if drawing is not None:
-            drawing.close()
+            try:
+                drawing.close()
+            except OSError:  # the terminal has gone, which must not end what was shown there
+                self._terminal = False
 
     def _show(self, what: str, total: int | None, done: int, detail: str) -> None:
-        if self._progress is None:
-            self._progress = self._start()
-        if self._progress is None:
-            return
-        if self._task is None:
-            self._task = self._progress.add_task(what, total=total, detail=detail)
-        self._progress.update(self._task, description=what, total=total, completed=done, detail=detail)
+        try:
+            if self._progress is None:
+                self._progress = self._start()
+            if self._progress is None:
+                return
+            if self._task is None:
+                self._task = self._progress.add_task(what, total=total, detail=detail)
+            self._progress.update(self._task, description=what, total=total, completed=done, detail=detail)
+        except OSError:
+            self._terminal = False
+            self.idle()
 
     def _start(self) -> Progress | None:
         if self._terminal is None:

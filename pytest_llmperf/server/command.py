@@ -38,7 +38,8 @@ def start_command(order: Order) -> ServerProcess:
     )
     argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]
     find_pid = _unknown if spec.elsewhere or spec.detached else None
-    return ServerProcess.start(argv, order.environment(), order.log_path, lease=lease, find_pid=find_pid)
+    env, hidden = order.environment(), order.hidden
+    return ServerProcess.start(argv, env, order.log_path, lease=lease, hidden=hidden, find_pid=find_pid)
 
 
 def _unknown(_pid: int) -> None:

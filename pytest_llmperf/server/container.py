@@ -93,7 +93,7 @@ def start_container(order: Order) -> ServerProcess:
         env,
         order.log_path,
         lease=lease,
-        hidden=secrets([*entrypoint, *words], spec.env),
+        hidden=secrets([*entrypoint, *words], {}) | order.hidden,
         find_pid=lambda _pid: dock.host_pid(name),
     )
 

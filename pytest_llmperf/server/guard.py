@@ -1,11 +1,12 @@
 """The parent of one server process, and its end: it outlives pytest just long enough to leave nothing behind.
 
-Run alone (``python -I -S``), in a few MB: imports nothing but ``tree``. Talks in JSON lines:
+Run alone (``python -I -S``), in a few MB: imports nothing but ``tree`` and ``scribe``. Talks in JSON lines:
 
-- in, first line: the job ``{"argv", "env", "cwd", "log", "owner", "grace", "ended", "patience", "lease", "facts"}``
-  (secrets stay out of our own argv; ``owner`` is the pid whose death ends us, ``grace`` the seconds between SIGTERM and
-  SIGKILL in that case; ``ended`` is a command to run when the tree has been ended, or empty, ``patience`` the seconds
-  that it gets; ``lease`` the file that says what is ours, ``facts`` what stands in it besides)
+- in, first line: the job ``{"argv", "env", "cwd", "log", "secrets", "owner", "grace", "ended", "patience", "lease",
+  "facts"}`` (secrets stay out of our own argv, and those named out of the log; ``owner`` is the pid that we end with,
+  ``grace`` the seconds between SIGTERM and SIGKILL in that case; ``ended`` is a command to run when the tree has been
+  ended, or empty, ``patience`` the seconds that it gets; ``lease`` the file that says what is ours, ``facts`` what
+  stands in it besides)
 - in, later: ``{"do": "note"}`` (write the present tree into the lease), ``{"do": "stop", "grace": seconds}``
 - out: ``{"event": "started", "pid"}`` or ``{"event": "failed", "error"}``, later ``{"event": "exited", "code"}``
   (as subprocess counts: negative for a signal) and ``{"event": "stopped", "left": [pids], "code": of "ended" or null}``
@@ -27,6 +28,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pytest_llmperf.server.scribe import Scribe
 from pytest_llmperf.server.tree import LINUX, Process, adopt_orphans, descendants, die_with, kill, send, started
 
 _OWNER_CHECK_SECONDS: Final = 1.0
@@ -34,6 +36,8 @@ _ORPHAN_SECONDS: Final = 1.0
 """What is left when the leader has obeyed SIGTERM gets this long to obey it too."""
 _KILL_SECONDS: Final = 10.0
 """How long to go on killing; only a process stuck in the kernel outlasts SIGKILL."""
+_LOG_SECONDS: Final = 2.0
+"""For the last lines of the log to be written. Only a process that outlasts SIGKILL, or a stuck disk, takes it."""
 
 
 class Guard:
@@ -45,6 +49,8 @@ class Guard:
         """Of the two that we start ourselves; a pid that was inherited may be a number that one of them had."""
         self.leader = 0
         self.childless = False
+        self.scribe: Scribe | None = None
+        """Where there are secrets to keep out of the log; else the server writes to the file itself."""
 
     @property
     def code(self) -> int | None:
@@ -55,19 +61,24 @@ class Guard:
         """Start the engine in a session of its own, its output in the log. OSError if it can't be executed."""
         adopt_orphans()
         self.record()  # before there is anything to end
+        secrets = [each.encode(errors="surrogateescape") for each in self.job["secrets"]]
+        self.scribe = Scribe(self._open_log(), secrets) if secrets else None
         self.leader = self._spawn(self.job["argv"], dies=True)
+        if self.scribe is not None:
+            self.scribe.begin()
         self.record()
+
+    def _open_log(self) -> int:
+        return os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def _spawn(self, argv: Sequence[str], *, dies: bool) -> int:
         guard = os.getpid()
 
         def in_child() -> None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            if dies:
-                # If we are killed, the leader dies at once; its children then become visible to pytest's sweep.
-                die_with(guard)
+            # If we are killed, the leader dies at once; its children then become visible to pytest's sweep.
+            die_with(guard)
 
-        log = os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = self._open_log() if self.scribe is None else self.scribe.inlet
         try:
             child = subprocess.Popen(
                 argv,
@@ -77,10 +88,11 @@ class Guard:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=in_child,  # safe: we have one thread
+                preexec_fn=in_child if dies else None,  # safe: we have one thread until the leader runs
             )
         finally:
-            os.close(log)
+            if self.scribe is None:
+                os.close(log)
         child.returncode = 0  # we reap; keeps Popen from trying it too
         self.codes[child.pid], self.childless = None, False
         return child.pid
@@ -106,6 +118,8 @@ class Guard:
         code = None
         if self.job["ended"]:
             code = self._run_ended()
+        if self.scribe is not None:
+            self.scribe.end(_LOG_SECONDS)
         if not left and not code:
             try:
                 os.unlink(self.job["lease"])  # noqa: PTH108 - as above
@@ -233,6 +247,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what pytest blocks, neither we nor the engine do
 
     commands = _Input()
     received: list[dict[str, Any]] = []
@@ -252,6 +267,8 @@ def main() -> int:
 
     while True:
         if guard.reap():
+            if guard.scribe is not None:
+                guard.scribe.settle(_LOG_SECONDS)  # who hears of the end reads the last lines
             _say("exited", code=guard.code)
         if commands.ended or ended or os.getppid() != job["owner"]:
             guard.finish(guard.stop(job["grace"]))

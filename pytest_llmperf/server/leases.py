@@ -145,7 +145,7 @@ def end(found: Found) -> str | None:
         problems.append(f"{', '.join(f'pid {pid}' for pid in left)} outlasted SIGKILL")
     if lease.ended:
         cwd = lease.cwd if Path(lease.cwd).is_dir() else str(Path.home())
-        problem = run_ended(lease.ended, {**os.environ, **lease.env}, cwd)
+        problem, _ = run_ended(lease.ended, {**os.environ, **lease.env}, cwd)
         if problem:
             problems.append(f"{' '.join(lease.ended)}: {problem}")
     if not problems:

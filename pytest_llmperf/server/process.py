@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 import psutil
 
 from pytest_llmperf.engines.loglines import plain_lines
-from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
+from pytest_llmperf.engines.redact import forms, hide, redact, secrets
 from pytest_llmperf.errors import InfraError, ServerStartError
 from pytest_llmperf.plan import LAUNCH_VARIABLE
 from pytest_llmperf.server.leases import Lease, new_lease
@@ -40,7 +41,7 @@ def start_process(order: Order) -> ServerProcess:
     """Start the engine as a process of this machine."""
     spec, command = order.spec, order.engine_command()
     lease = new_lease(command, server=spec.name, report=order.log_path.parent)
-    return ServerProcess.start(command, order.environment(), order.log_path, lease=lease)
+    return ServerProcess.start(command, order.environment(), order.log_path, lease=lease, hidden=order.hidden)
 
 
 class ServerProcess:
@@ -89,12 +90,14 @@ class ServerProcess:
         known. Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
         """
         lease = lease or new_lease(command)
+        hidden |= secrets(command, env)
         env = {**env, LAUNCH_VARIABLE: lease.launch}
         job = {
             "argv": list(command),
             "env": env,
             "cwd": str(cwd or Path.cwd()),
             "log": str(log_path.absolute()),
+            "secrets": sorted({form for secret in hidden for form in forms(secret)}),
             "owner": os.getpid(),
             "grace": _ORPHAN_GRACE,
             "ended": lease.ended,
@@ -111,7 +114,7 @@ class ServerProcess:
                     stderr=log,
                     start_new_session=True,  # Ctrl-C at the terminal is for pytest, which then stops us in order
                 )
-            process = cls(guard, env, log_path, lease, hidden | secrets(command, env), find_pid)
+            process = cls(guard, env, log_path, lease, hidden, find_pid)
             process._tell(job)
         except OSError as error:
             raise InfraError(f"can't start the guard of {lease.command[0]}: {error}") from error
@@ -184,9 +187,7 @@ class ServerProcess:
                 text = file.read().decode(errors="replace")
         except OSError:
             return ()
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return tuple([*plain_lines(text)][-lines:])
+        return tuple([*plain_lines(hide(text, self._secrets))][-lines:])
 
     def stop(self, grace: float = 30.0) -> tuple[str, ...]:
         """End the server and all that came of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice.
@@ -202,22 +203,8 @@ class ServerProcess:
                 self._guard.kill()
                 self._sweep()
             self._stopped = True
-            self._redact_log()
         self._close()
         return self._left
-
-    def _redact_log(self) -> None:
-        """Take the secrets that we passed on out of the log: some servers print their own command line."""
-        hidden = [secret.encode() for secret in self._secrets]
-        try:
-            before = self.log_path.read_bytes() if hidden else b""
-            after = before
-            for secret in hidden:
-                after = after.replace(secret, HIDDEN.encode())
-            if after != before:
-                self.log_path.write_bytes(after)
-        except OSError:
-            return
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         assert self._guard.stdin is not None
@@ -263,7 +250,9 @@ class ServerProcess:
         left = sweep(self._lease.launch, known)
         ended, failed = self._lease.ended, None
         if ended:
-            failed = run_ended(ended, self._env, self._lease.cwd, str(self.log_path))
+            failed, said = run_ended(ended, self._env, self._lease.cwd)
+            with suppress(OSError), self.log_path.open("a", encoding="utf-8") as log:
+                log.write(hide(said, self._secrets))
         self._left, self._swept = self._remaining(left, failed), True
         if not self._left:
             self._lease.path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, final
 
 from pytest_llmperf.engines import Engine
+from pytest_llmperf.engines.redact import spec_secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.caches import cache_folders
 from pytest_llmperf.server.provision import Provisioned
@@ -49,6 +50,11 @@ class Order:
             devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, self.spec.gpus))}
         found = {"PYTHONUNBUFFERED": "1", **os.environ, **engine, **devices, **cache_folders(self.spec)}
         return {**found, **self.spec.env, "HF_HUB_OFFLINE": "1"}
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Secrets that its log must not hold, besides those that names of variables tell."""
+        return spec_secrets(self.spec, os.environ)
 
 
 class StartedServer(Protocol):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from tempfile import TemporaryFile
 from typing import Final
 
 import psutil
@@ -19,6 +20,7 @@ __all__ = ["ENDED_SECONDS", "run_ended", "survivors", "sweep"]
 ENDED_SECONDS: Final = 60.0
 """What a command gets that ends a server elsewhere."""
 _KILL_SECONDS: Final = 15.0
+_SAID_BYTES: Final = 1 << 16
 
 
 def survivors(launch: str, known: Iterable[Process] = ()) -> list[Process]:
@@ -57,19 +59,22 @@ def sweep(launch: str, known: Sequence[Process] = (), *, grace: float = 0.0) -> 
     return tuple(pid for pid, _ in found)
 
 
-def run_ended(command: Sequence[str], env: Mapping[str, str], cwd: str, log: str | None = None) -> str | None:
-    """Run the command that ends a server elsewhere. What went wrong, or None."""
-    try:
-        with open(log or os.devnull, "ab") as output:  # noqa: PTH123 - devnull is no Path
+def run_ended(command: Sequence[str], env: Mapping[str, str], cwd: str) -> tuple[str | None, str]:
+    """Run the command that ends a server elsewhere. What went wrong, or None; and the beginning of what it said."""
+    with TemporaryFile() as output:  # a pipe might be held open by what it leaves running
+        problem: str | None
+        try:
             done = subprocess.run(
                 command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 timeout=ENDED_SECONDS, check=False, start_new_session=True,
             )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"took longer than {ENDED_SECONDS:g} s"
-    except OSError as error:
-        return str(error)
-    return f"exit status {done.returncode}" if done.returncode else None
+            problem = f"exit status {done.returncode}" if done.returncode else None
+        except subprocess.TimeoutExpired:
+            problem = f"took longer than {ENDED_SECONDS:g} s"
+        except OSError as error:
+            problem = str(error)
+        output.seek(0)
+        return problem, output.read(_SAID_BYTES).decode(errors="replace")
 
 
 def _launch_of(process: psutil.Process) -> str | None:

@@ -12,7 +12,7 @@ from pytest_llmperf.engines.engine import SETTABLE
 from pytest_llmperf.engines.flags import set_flag
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.plan import ServerSpec
-from pytest_llmperf.settings.faults import describe_validation_error
+from pytest_llmperf.settings.faults import describe_validation_error, shown_type
 from pytest_llmperf.settings.launchable import key_of_flag, require_launchable
 
 __all__ = ["VARIABLES", "changed", "flat"]
@@ -95,5 +95,5 @@ def _text(key: str, value: object, where: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float):
-        raise ConfigError(where, key, f"{value!r} is neither text nor a number")
+        raise ConfigError(where, key, f"{shown_type(value)} is neither text nor a number")
     return str(value)

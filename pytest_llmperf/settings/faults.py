@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.lengths import KINDS
 
-__all__ = ["describe_validation_error", "given_value", "read_toml", "toml_value"]
+__all__ = ["describe_validation_error", "given_value", "read_toml", "shown_type", "toml_value"]
 
 _TEXTS: Final = (
     "engine",
@@ -27,6 +27,8 @@ _TEXTS: Final = (
 )
 """Keys of a server that are text, whatever TOML would make of it: ``version=0.33``."""
 
+_NOT_QUOTED: Final = ("extra_args", "env", "start", "stop", "logs")
+"""Keys of a server whose values may hold secrets."""
 _TAGS: Final = (*KINDS, "linear", "steps")
 """Names of alternatives in the location of a fault, which no user wrote there."""
 
@@ -46,16 +48,27 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel] | N
         return key, "unknown key" + (nearest(location[-1], known) if known else "")
     if fault["type"] == "missing":
         return key, "is required"
+    hidden = any(part in _NOT_QUOTED for part in location)
+    shown = shown_type(fault["input"]) if hidden else repr(fault["input"])
     if fault["type"] == "tuple_type":
         one = isinstance(fault["input"], str | int | float) and not isinstance(fault["input"], bool)
-        return key, f"{fault['input']!r} is no list" + (f"; write [{json.dumps(fault['input'])}]" if one else "")
+        written = '["…"]' if hidden else f"[{json.dumps(fault['input'])}]" if one else ""
+        return key, f"{shown} is no list" + (f"; write {written}" if one else "")
     if fault["type"] == "dict_type":
-        return key, f'{fault["input"]!r} is no table; write e.g. {{ NAME = "value" }}'
+        return key, f'{shown} is no table; write e.g. {{ NAME = "value" }}'
+    if hidden:
+        return key, f"{shown}: {message[:1].lower()}{message[1:]}"
     if fault["type"] == "value_error" and (repr(fault["input"]) in message or location[-1:] == ["url"]):
         return key, message
     if isinstance(fault["input"], Mapping) and fault["type"] == "value_error":
         return key, message
     return key, f"{fault['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def shown_type(value: object) -> str:
+    """What a value is that may not be shown: ``a text``, ``a list``."""
+    names = {str: "a text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    return names.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def _fields_at(model: type[BaseModel] | None, location: Sequence[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from pytest_llmperf.fields import on_other_machine
 from pytest_llmperf.identity import ENVIRONMENT, INPUTS, fact_class
 from pytest_llmperf.plan import LAUNCH_ONLY, ServerSpec, Workload
 from pytest_llmperf.recount import check_tokenizer
-from pytest_llmperf.settings.faults import describe_validation_error, given_value, toml_value
+from pytest_llmperf.settings.faults import describe_validation_error, given_value, shown_type, toml_value
 from pytest_llmperf.settings.launchable import require_launchable
 from pytest_llmperf.settings.model import Overrides, Settings
 
@@ -138,6 +139,11 @@ def _table(name: str, known: Mapping[str, dict[str, Any]], where: str) -> dict[s
     return known[name]
 
 
+def _key_of(assignment: str) -> str:
+    """The key that ``assignment`` begins with: the rest may be a secret."""
+    return re.split(r"[^\w.-]", assignment.strip(), maxsplit=1)[0]
+
+
 def _assign(table: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     """``table`` with one ``key=value``; ``env.NAME`` and ``limits.KEY`` reach one level down.
 
@@ -146,14 +152,14 @@ def _assign(table: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     key, equals, written = assignment.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise ConfigError("--llmperf-set", assignment, "write key=value, e.g. max_num_seqs=4")
+        raise ConfigError("--llmperf-set", _key_of(assignment), "write key=value, e.g. max_num_seqs=4")
     fields = tuple(field for field in ServerSpec.model_fields if field not in ("name", "folder", "env", "limits"))
     outer, dot, inner = key.partition(".")
     if dot and outer in ("env", "limits") and inner:
         value: Any = written if outer == "env" else toml_value(written)
         within = table.get(outer, {})
         if not isinstance(within, Mapping):
-            raise ConfigError("--llmperf-set", key, f"{outer} of the server is {within!r}, not a table")
+            raise ConfigError("--llmperf-set", key, f"{outer} of the server is {shown_type(within)}, not a table")
         return {**table, outer: {**within, inner: value}}
     if key not in fields:
         raise ConfigError("--llmperf-set", key, f"unknown key{nearest(key, (*fields, 'env.NAME', 'limits.KEY'))}")

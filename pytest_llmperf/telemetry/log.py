@@ -14,7 +14,7 @@ from typing import Final, final
 from pytest_llmperf.engines import Engine
 from pytest_llmperf.engines.engine import LogFact
 from pytest_llmperf.engines.loglines import plain_lines
-from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
+from pytest_llmperf.engines.redact import hide, redact, secrets, spec_secrets
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
 from pytest_llmperf.samples import EngineSample, Gauge, Quantity, StartUp
@@ -79,7 +79,7 @@ class LogWatch:
         self.samples: tuple[EngineSample, ...] = ()
         """What the engine stated of itself every so often."""
         self.notes: tuple[str, ...] = ()
-        self._path, self._hidden = path, sorted(hidden, key=len, reverse=True)
+        self._path, self._hidden = path, tuple(hidden)
         self._preempted = [re.compile(pattern) for pattern in patterns.get("preempted", ())]
         self._would_tell, self._error = (_any_of(patterns.get(fact, ())) for fact in ("would_tell", "error"))
         self._series = {quantity: [re.compile(each) for each in given] for quantity, given in (series or {}).items()}
@@ -92,7 +92,7 @@ class LogWatch:
         if path is None or not (engine.log_patterns.keys() & _COUNTED or engine.log_series):
             return None
         sent = {secret for value in endpoint.headers.values() for secret in (value, value.rpartition(" ")[2])}
-        hidden = sent | secrets(spec.extra_args, {**os.environ, **spec.env})
+        hidden = sent | secrets((), os.environ) | spec_secrets(spec, os.environ)
         return cls(path, engine.log_patterns, hidden, engine.log_series)
 
     def begin(self) -> None:
@@ -166,9 +166,7 @@ class LogWatch:
         yield from ((end, line) for line in plain_lines(rest.decode(errors="replace")))
 
     def _shown(self, line: str) -> str:
-        for secret in self._hidden:
-            line = line.replace(secret, HIDDEN)
-        [line] = redact([line])
+        [line] = redact([hide(line, self._hidden)])
         return " ".join(redact(line.split()))[:_SHOWN]  # again by words: the value of a flag is a word of its own
 
 
