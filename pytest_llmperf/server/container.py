@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import computes_on_cpu
+from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.models import hub_folder
 from pytest_llmperf.engines.redact import secrets
 from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
@@ -60,6 +61,8 @@ def start_container(order: Order) -> ServerProcess:
         places[variable] = f"{_CACHES}/{variable.lower()}"
         mounts.append((folder, places[variable], "rw"))
     gpus, said = _gpus(spec)
+    if order.given.model.startswith("/") and not Path(order.given.model).exists():
+        said = "\n".join(filter(None, (said, f"{order.given.model} is not on this machine: it has to be in the image")))
     own = {
         "PYTHONUNBUFFERED": "1",
         **{name: _outwards(value) for name, value in order.engine.environment(spec, order.port).items()},
@@ -95,7 +98,19 @@ def start_container(order: Order) -> ServerProcess:
         lease=lease,
         hidden=secrets([*entrypoint, *words], spec.env),
         find_pid=lambda _pid: dock.host_pid(name),
+        find_trouble=lambda code: _trouble(code, name, order.log_path),
     )
+
+
+def _trouble(code: int | None, name: str, log: Path) -> str | None:
+    """What the container engine, and not the server, did."""
+    if code is None:
+        return dock.unstarted(name)
+    if code != -dock.TROUBLE:
+        return None
+    with log.open("rb") as file:
+        lines = [line for line in plain_lines(file.read().decode(errors="replace")) if line.startswith(dock.NOT_RUN)]
+    return lines[-1] if lines else f"{dock.NOT_RUN}, and its log does not say why"
 
 
 def _inside(order: Order) -> tuple[list[str], list[str]]:

@@ -10,27 +10,34 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pytest_llmperf.control.client import open_client
+from pytest_llmperf.control.probe import absent
+from pytest_llmperf.control.target import base_url
 from pytest_llmperf.engines.redact import redact, secret_name
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import Launcher
+from pytest_llmperf.records import Endpoint
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
 from pytest_llmperf.server.tree import Process, runs, started
 
-__all__ = ["Found", "Lease", "Standing", "end", "lease_folder", "leases", "new_lease"]
+__all__ = ["Found", "Lease", "Standing", "end", "end_all", "lease_folder", "leases", "new_lease", "noted"]
 
 Standing = Literal["held", "ending", "stale", "elsewhere", "unreadable"]
 """``held``: its pytest runs. ``ending``: its pytest has gone, its guard has not yet. ``stale``: both have gone.
 ``elsewhere``: of another machine, container or user, and not ours to judge."""
 
 _GRACE: float = 3.0
+_ASK_SECONDS: float = 10.0
 
 
 @final
@@ -61,6 +68,8 @@ class Lease(BaseModel):
     """Ends what runs elsewhere: a container, a job of a cluster."""
     env: dict[str, str] = {}
     """What ``ended`` needs besides the environment of the day, secrets left out."""
+    ready: str = ""
+    """Where it answers once it is up, of a launch by a command that stays; without keys."""
     cwd: str
     since: str
     report: str = ""
@@ -97,6 +106,7 @@ def new_lease(
     ended: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     launch: str | None = None,
+    ready: str = "",
 ) -> Lease:
     """The lease of a launch that is about to be, its folder made. Raises InfraError where that can't be."""
     folder = lease_folder()
@@ -118,6 +128,7 @@ def new_lease(
         command=redact(command),
         ended=tuple(ended),
         env={name: value for name, value in (env or {}).items() if not secret_name(name)},
+        ready=ready,
         cwd=str(Path.cwd()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         report=str(report.absolute()) if report else "",
@@ -140,17 +151,60 @@ def end(found: Found) -> str | None:
     if lease is None or found.standing != "stale":
         raise ValueError(f"{found.path} is not stale")
     problems = []
-    left = sweep(lease.launch, _known(lease), grace=_GRACE) if lease.boot == _boot() else ()
+    known = _known(lease) if lease.boot == _boot() else None
+    left, failed = end_all(lease, known, {**os.environ, **lease.env}, grace=_GRACE)
     if left:
         problems.append(f"{', '.join(f'pid {pid}' for pid in left)} outlasted SIGKILL")
-    if lease.ended:
-        cwd = lease.cwd if Path(lease.cwd).is_dir() else str(Path.home())
-        problem = run_ended(lease.ended, {**os.environ, **lease.env}, cwd)
-        if problem:
-            problems.append(f"{' '.join(lease.ended)}: {problem}")
+    if failed and (left or not _over(lease)):
+        problems.append(f"{shlex.join(redact(lease.ended))}: {failed}")
     if not problems:
         found.path.unlink(missing_ok=True)
     return "; ".join(problems) or None
+
+
+def end_all(
+    lease: Lease, known: Sequence[Process] | None, env: Mapping[str, str], *, grace: float = 0.0, log: str | None = None
+) -> tuple[tuple[int, ...], str | None]:
+    """End what ``lease`` names, without its guard; ``known`` None: no process of it can be left.
+
+    Returns pids that outlasted SIGKILL, and how ``ended`` failed. A command of the user's runs first: it may need the
+    server running.
+    """
+    left: tuple[int, ...] = ()
+    failed = None
+    cwd = lease.cwd if _is_folder(lease.cwd) else "/"
+    if lease.ended and lease.launcher == "command":
+        failed = run_ended(lease.ended, env, cwd, log)
+    if known is not None:
+        left = sweep(lease.launch, known, grace=grace)
+    if lease.ended and lease.launcher != "command":
+        failed = run_ended(lease.ended, env, cwd, log)
+    return left, failed
+
+
+def noted(path: Path) -> tuple[Process, ...]:
+    """The processes that the guard wrote into the lease at ``path``; none where it can't be read."""
+    try:
+        return _known(Lease.model_validate_json(path.read_bytes()))
+    except (OSError, ValueError):
+        return ()
+
+
+def _over(lease: Lease) -> bool:
+    """Whether nothing serves any more where the server of ``lease`` did, as far as can be told without its key."""
+    if not lease.ready:
+        return False
+    parts = urlsplit(lease.ready)
+    base, host, port, tls = base_url(f"{parts.scheme}://{parts.netloc}")
+    with open_client(Endpoint(base, host, port, tls, "", ""), timeout=_ASK_SECONDS) as client:
+        return absent(client, parts.path)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except ValueError:  # a NUL, before Python 3.14
+        return False
 
 
 def _found(path: Path) -> Found | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import psutil
 
 from pytest_llmperf.plan import LAUNCH_VARIABLE
-from pytest_llmperf.server.tree import Process, kill, runs, started
+from pytest_llmperf.server.tree import Process, failure, kill, runs, started
 
 __all__ = ["ENDED_SECONDS", "run_ended", "survivors", "sweep"]
 
@@ -58,18 +60,27 @@ def sweep(launch: str, known: Sequence[Process] = (), *, grace: float = 0.0) -> 
 
 
 def run_ended(command: Sequence[str], env: Mapping[str, str], cwd: str, log: str | None = None) -> str | None:
-    """Run the command that ends a server elsewhere. What went wrong, or None."""
-    try:
-        with open(log or os.devnull, "ab") as output:  # noqa: PTH123 - devnull is no Path
-            done = subprocess.run(
+    """Run the command that ends a server elsewhere, its output also to ``log``. What went wrong, or None."""
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.Popen(
                 command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                timeout=ENDED_SECONDS, check=False, start_new_session=True,
+                start_new_session=True,
             )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"took longer than {ENDED_SECONDS:g} s"
-    except OSError as error:
-        return str(error)
-    return f"exit status {done.returncode}" if done.returncode else None
+        except (OSError, ValueError) as error:
+            return f"can't be executed: {error}"
+        code = None
+        try:
+            code = done.wait(ENDED_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(done.pid, signal.SIGKILL)
+            done.wait()
+        output.seek(0)
+        said = output.read()
+    if log is not None:
+        with suppress(OSError), open(log, "ab") as file:  # noqa: PTH123 - a plain name
+            file.write(said)
+    return failure(code, ENDED_SECONDS, said.decode(errors="replace"))
 
 
 def _launch_of(process: psutil.Process) -> str | None:
