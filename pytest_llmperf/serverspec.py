@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from pytest_llmperf.commandline import GpuIndices, Variables, Word, Words
 from pytest_llmperf.fields import Frozen, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
 from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
 from pytest_llmperf.units import parse_quantity
@@ -50,7 +51,7 @@ class ServerSpec(Frozen):
     """A key of ``engines.ENGINES``."""
     url: str | None = None
     """A running server; then nothing is launched."""
-    model: str | None = None
+    model: Word | None = None
     """Path or name; None where the engine has a default or the running server has exactly one."""
     api_key_env: str | None = None
     """Name of the environment variable with the API key; never the key."""
@@ -65,7 +66,7 @@ class ServerSpec(Frozen):
     """An image with ``{version}`` in it."""
     launcher: Launcher | None = None
     """None: what the other fields say, see ``launched_by``."""
-    start: tuple[str, ...] = ()
+    start: Words = ()
     """The command that starts the server, with placeholders: ``{port}``, ``{model}``, ``{version}``, ``{name}``, any
     canonical parameter, and ``{command}``, a word of its own, for the whole command line of the engine."""
     detached: bool = False
@@ -74,13 +75,13 @@ class ServerSpec(Frozen):
     """Base URL of the server that ``start`` brings up; may hold ``{port}``."""
     metrics_urls: tuple[str, ...] = ()
     """Where its metrics are, one URL for every process that has some; may hold ``{port}``. Empty: as the engine has."""
-    logs: tuple[str, ...] = ()
+    logs: Words = ()
     """A command that prints, or follows, the log of the server."""
-    stop: tuple[str, ...] = ()
+    stop: Words = ()
     """The command that ends the server; run at every end, also of a start that failed."""
     shm_size: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = None
     """Bytes of shared memory in the container, for NCCL."""
-    executable: str | None = None
+    executable: Word | None = None
     """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""
     quantization: str | None = None
     kv_cache_dtype: str | None = None
@@ -102,9 +103,9 @@ class ServerSpec(Frozen):
     """GPUs that share each layer."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the engine, for engines that compute on the CPU."""
-    extra_args: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    gpus: tuple[int, ...] = ()
+    extra_args: Words = ()
+    env: Variables = Field(default_factory=dict)
+    gpus: GpuIndices = ()
     """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
     any_gpus: int = Field(default=0, ge=0)
     """So many that are free, chosen when its campaign begins."""

@@ -38,7 +38,7 @@ _OWN_FAULT: Final = re.compile(
 """What engines say with status 500, too, of an image or a command line that is wrong."""
 _PROCESSES: Final = Path("/proc")
 _REMOVE_SECONDS: Final = 40.0
-_ASK_SECONDS: Final = 5.0
+_ASK_SECONDS: Final = 5
 _GARBAGE: Final = (TypeError, KeyError, IndexError, AttributeError, ValueError)
 """What comes of an answer that is not what is documented."""
 _LOOK_SECONDS: Final = 0.3
@@ -97,8 +97,8 @@ def remove(name: str, launch: str) -> None:
             with _engine() as api:
                 if not _is_of(api, name, launch):
                     return
-                gone = 0
                 api.remove_container(name, force=True, v=True)
+                gone = 0
         except docker.errors.NotFound:
             gone += 1  # twice in a row: its making may have been asked for and not have begun
         except (docker.errors.DockerException, InfraError, OSError) as error:
@@ -225,7 +225,7 @@ def main() -> int:
 
 
 @contextmanager
-def _engine(seconds: float = 60.0) -> Iterator[Any]:
+def _engine(seconds: int = 60) -> Iterator[Any]:
     """The API of the engine at ``DOCKER_HOST``, or where Docker and Podman put their sockets. InfraError elsewhere.
 
     What is done with an answer in the block, and fails for what the answer is, is an InfraError too.

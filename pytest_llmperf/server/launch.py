@@ -77,7 +77,7 @@ class Launch:
         return None if self._process is None else self._process.exit_code
 
     def check_alive(self) -> None:
-        """Raise ServerDiedError where the server was started here and has ended; InfraError where the machine failed."""
+        """Raise ServerDiedError where the server was started here and has ended; InfraError if the machine failed."""
         process = self._process
         if process is not None and not process.poll():
             if (trouble := process.trouble()) is not None:

@@ -15,14 +15,15 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Final, Literal, Self, final
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from pytest_llmperf.control.client import open_client
 from pytest_llmperf.control.probe import absent
 from pytest_llmperf.control.target import base_url
+from pytest_llmperf.engines.folders import home
 from pytest_llmperf.engines.redact import redact, secret_name
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import Launcher
@@ -30,14 +31,15 @@ from pytest_llmperf.records import Endpoint
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
 from pytest_llmperf.server.tree import Process, runs, started
 
-__all__ = ["Found", "Lease", "Standing", "end", "end_all", "lease_folder", "leases", "new_lease", "noted"]
+__all__ = ["Found", "Lease", "Standing", "end", "end_all", "forget", "lease_folder", "leases", "new_lease", "noted"]
 
 Standing = Literal["held", "ending", "stale", "elsewhere", "unreadable"]
 """``held``: its pytest runs. ``ending``: its pytest has gone, its guard has not yet. ``stale``: both have gone.
 ``elsewhere``: of another machine, container or user, and not ours to judge."""
 
-_GRACE: float = 3.0
-_ASK_SECONDS: float = 10.0
+_GRACE: Final = 3.0
+_ASK_SECONDS: Final = 10.0
+_MOST_PID: Final = 2**31
 
 
 @final
@@ -74,6 +76,27 @@ class Lease(BaseModel):
     since: str
     report: str = ""
 
+    @field_validator("owner", "guard", "leader")
+    @classmethod
+    def _is_process(cls, process: Process | None) -> Process | None:
+        if process is not None and not 0 < process[0] < _MOST_PID:
+            raise ValueError(f"{process[0]} is the pid of no process")
+        return process
+
+    @field_validator("processes")
+    @classmethod
+    def _are_processes(cls, processes: tuple[Process, ...]) -> tuple[Process, ...]:
+        for each in processes:
+            cls._is_process(each)
+        return processes
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        words = (*self.ended, self.cwd, *self.env, *self.env.values())
+        if any("\0" in word for word in words) or any("=" in name or not name for name in self.env):
+            raise ValueError("holds what no command line or environment can")
+        return self
+
     @property
     def path(self) -> Path:
         return lease_folder() / f"{self.launch}.json"
@@ -92,7 +115,8 @@ class Found:
 
 
 def lease_folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """Raises InfraError where there is no home folder to put it in."""
+    state = os.environ.get("XDG_STATE_HOME") or home("XDG_STATE_HOME") / ".local" / "state"
     return Path(state) / "pytest-llmperf" / "leases"
 
 
@@ -172,7 +196,7 @@ def end_all(
     """
     left: tuple[int, ...] = ()
     failed = None
-    cwd = lease.cwd if _is_folder(lease.cwd) else "/"
+    cwd = lease.cwd if Path(lease.cwd).is_dir() else "/"
     if lease.ended and lease.launcher == "command":
         failed = run_ended(lease.ended, env, cwd, log)
     if known is not None:
@@ -190,6 +214,16 @@ def noted(path: Path) -> tuple[Process, ...]:
         return ()
 
 
+def forget(found: Found) -> str | None:
+    """Remove the lease without ending what it names. Why that may not be, or None."""
+    if found.standing in ("held", "ending"):
+        return "it is in use"
+    if found.processes:
+        return "processes of it still run; without --forget they are ended"
+    found.path.unlink(missing_ok=True)
+    return None
+
+
 def _over(lease: Lease) -> bool:
     """Whether nothing serves any more where the server of ``lease`` did, as far as can be told without its key."""
     if not lease.ready:
@@ -198,13 +232,6 @@ def _over(lease: Lease) -> bool:
     base, host, port, tls = base_url(f"{parts.scheme}://{parts.netloc}")
     with open_client(Endpoint(base, host, port, tls, "", ""), timeout=_ASK_SECONDS) as client:
         return absent(client, parts.path)
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return Path(path).is_dir()
-    except ValueError:  # a NUL, before Python 3.14
-        return False
 
 
 def _found(path: Path) -> Found | None:

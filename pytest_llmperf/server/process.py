@@ -60,7 +60,6 @@ class ServerProcess:
         self._stopped = self._silent = self._swept = False
         self._left: tuple[str, ...] = ()
         self.stop_failed: str | None = None
-        """How ``stop`` of the configuration failed, where nothing else is left."""
         self._known: set[psutil.Process] = set()
         self.command: tuple[str, ...] = lease.command
         """What was started, with secrets replaced."""
@@ -153,7 +152,7 @@ class ServerProcess:
         return True
 
     def trouble(self) -> str | None:
-        """What of the machine, and not of the server, it came of that it has ended or is not ready; None: nothing."""
+        """What of the machine, not of the server, explains that it has ended or is not ready; None: nothing."""
         found = self._find_trouble(self._exit_code) if self._find_trouble is not None else None
         return found or no_room(self.log_path.parent, self.log_tail())
 
@@ -190,9 +189,12 @@ class ServerProcess:
                 text = file.read().decode(errors="replace")
         except OSError:
             return ()
+        return tuple([*plain_lines(self._hide(text))][-lines:])
+
+    def _hide(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
-        return tuple([*plain_lines(text)][-lines:])
+        return text
 
     def stop(self, grace: float = 30.0) -> tuple[str, ...]:
         """End the server and all that came of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice.
@@ -272,8 +274,7 @@ class ServerProcess:
 
     def _remaining(self, pids: Sequence[int], failed: str | None) -> tuple[str, ...]:
         self.stop_failed = failed if failed and not pids else None
-        for secret in self._secrets if failed else ():
-            failed = (failed or "").replace(secret, HIDDEN)
+        failed = failed and self._hide(failed)
         command = (f"{shlex.join(redact(self._lease.ended))} ({failed})",) if failed else ()
         lease = (f"the lease {self._lease.path} stays",) if failed or pids else ()
         return (*(f"pid {pid}" for pid in pids), *command, *lease)

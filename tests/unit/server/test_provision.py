@@ -181,7 +181,7 @@ def test_an_executable_is_a_python_that_has_the_engine(tmp_path: Path, index: Pa
     copy.symlink_to(Path(program).parent.parent, target_is_directory=True)
     with pytest.raises(ConfigError, match=r"version: '9\.9' was asked for, but .* has xllamacpp 1\.0"):
         provision(spec(version="9.9", executable=str(tmp_path / "{version}" / "bin" / "python")))
-    with pytest.raises(InfraError, match="/bin/false does not run"):
+    with pytest.raises(ConfigError, match=r"executable: /bin/false is no Python that runs; .* give the path of that"):
         provision(spec(executable="/bin/false"))
 
 
