@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pytest_llmperf.units import parse_quantity
 
 __all__ = [
+    "Bytes",
     "DataFile",
     "Frozen",
     "GivenFile",
@@ -41,6 +42,12 @@ def _price(written: object) -> object:
     return parse_quantity(written, "USD/h").value if isinstance(written, str) else written
 
 
+def _bytes(written: object) -> object:
+    return parse_quantity(written, "B").value if isinstance(written, str) else written
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+"""Written as ``"16 GiB"`` or a number of bytes."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=1e7, allow_inf_nan=False)]
 """Written as ``"500 ms"``; a validated model holds seconds."""
 Pause = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=1e7, allow_inf_nan=False)]

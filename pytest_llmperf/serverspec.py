@@ -5,21 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pytest_llmperf.commandline import GpuIndices, Variables, Word, Words
-from pytest_llmperf.fields import Frozen, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
+from pytest_llmperf.fields import Bytes, Frozen, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
 from pytest_llmperf.placeholders import COMMAND, filled, placeholders, require_filled
-from pytest_llmperf.units import parse_quantity
 
 __all__ = ["LAUNCH_ONLY", "LAUNCH_VARIABLE", "Launcher", "ServerSpec"]
-
-
-def _bytes(written: object) -> object:
-    return parse_quantity(written, "B").value if isinstance(written, str) else written
 
 
 _BY_COMMAND: Final = ("start", "detached", "ready_url", "logs", "stop")
@@ -79,7 +74,7 @@ class ServerSpec(Frozen):
     """A command that prints, or follows, the log of the server."""
     stop: Words = ()
     """The command that ends the server; run at every end, also of a start that failed."""
-    shm_size: Annotated[int, BeforeValidator(_bytes), Field(gt=0)] | None = None
+    shm_size: Bytes | None = None
     """Bytes of shared memory in the container, for NCCL."""
     executable: Word | None = None
     """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""

@@ -17,6 +17,7 @@ from pytest_llmperf.engines.redact import secrets
 from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
 from pytest_llmperf.server import dock
 from pytest_llmperf.server.caches import made_folders
+from pytest_llmperf.server.disk import end_of
 from pytest_llmperf.server.leases import new_lease
 from pytest_llmperf.server.ports import HOST
 from pytest_llmperf.server.process import ServerProcess
@@ -108,8 +109,7 @@ def _trouble(code: int | None, name: str, log: Path) -> str | None:
         return dock.unstarted(name)
     if code != -dock.TROUBLE:
         return None
-    with log.open("rb") as file:
-        lines = [line for line in plain_lines(file.read().decode(errors="replace")) if line.startswith(dock.NOT_RUN)]
+    lines = [line for line in plain_lines(end_of(log)) if line.startswith(dock.NOT_RUN)]
     return lines[-1] if lines else f"{dock.NOT_RUN}, and its log does not say why"
 
 

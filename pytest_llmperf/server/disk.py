@@ -1,4 +1,4 @@
-"""Room on the disks that a campaign writes to, before its first launch."""
+"""Room on the disks that a campaign writes to, before its first launch and at the end of a server; the log there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.caches import cache_folders
 
-__all__ = ["no_room", "require_disk"]
+__all__ = ["end_of", "no_room", "require_disk"]
 
 _MIB: Final = 2**20
+_TAIL_BYTES: Final = 65536
 _LINE: Final = 4096
 """What a server that prints a line needs free."""
 _FULL: Final = ("No space left on device", "Disk quota exceeded")
@@ -33,6 +34,16 @@ def require_disk(report_dir: Path, spec: ServerSpec) -> None:
     _require(report_dir, REPORT, "the report")
     for name, folder in folders.items():
         _require(folder, COMPILED, f"the compile cache {name}")
+
+
+def end_of(log: Path) -> str:
+    """The last 64 KiB of a log; empty where it can't be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def no_room(folder: Path, log: Sequence[str]) -> str | None:

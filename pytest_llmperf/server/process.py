@@ -19,7 +19,7 @@ from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.redact import HIDDEN, redact, secrets
 from pytest_llmperf.errors import InfraError, ServerStartError
 from pytest_llmperf.plan import LAUNCH_VARIABLE
-from pytest_llmperf.server.disk import no_room
+from pytest_llmperf.server.disk import end_of, no_room
 from pytest_llmperf.server.leases import Lease, end_all, new_lease, noted
 from pytest_llmperf.server.sweep import ENDED_SECONDS
 from pytest_llmperf.server.tree import started
@@ -35,7 +35,6 @@ _ORPHAN_GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL when pytest itself has gone."""
 _GUARD_SECONDS: Final = 15.0
 """What the guard may take beyond the grace before we do its work."""
-_TAIL_BYTES: Final = 65536
 
 
 class ServerProcess:
@@ -61,8 +60,7 @@ class ServerProcess:
         self._left: tuple[str, ...] = ()
         self.stop_failed: str | None = None
         self._known: set[psutil.Process] = set()
-        self.command: tuple[str, ...] = lease.command
-        """What was started, with secrets replaced."""
+        self.command: tuple[str, ...] = lease.command  # with secrets replaced
         self._reader = threading.Thread(target=self._listen, name="llmperf-guard", daemon=True)
         self._reader.start()
 
@@ -153,7 +151,7 @@ class ServerProcess:
 
     def trouble(self) -> str | None:
         """What of the machine, not of the server, explains that it has ended or is not ready; None: nothing."""
-        found = self._find_trouble(self._exit_code) if self._find_trouble is not None else None
+        found = self._find_trouble(self._exit_code) if self._find_trouble else None
         return found or no_room(self.log_path.parent, self.log_tail())
 
     def remember(self) -> None:
@@ -183,13 +181,7 @@ class ServerProcess:
 
     def log_tail(self, lines: int = 20) -> tuple[str, ...]:
         """The last ``lines`` lines of output, without colours and secrets."""
-        try:
-            with self.log_path.open("rb") as file:
-                file.seek(max(0, self.log_path.stat().st_size - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ()
-        return tuple([*plain_lines(self._hide(text))][-lines:])
+        return tuple([*plain_lines(self._hide(end_of(self.log_path)))][-lines:])
 
     def _hide(self, text: str) -> str:
         for secret in self._secrets:
@@ -266,15 +258,15 @@ class ServerProcess:
         """The guard is gone: end what we remember of the tree and whatever carries this launch's name, once."""
         if self._swept:
             return
-        known = [(process.pid, started(process.pid)) for process in self._known if process.is_running()]
+        known = [(each.pid, started(each.pid)) for each in self._known if each.is_running()]
         left, failed = end_all(self._lease, [*known, *noted(self._lease.path)], self._env, log=str(self.log_path))
         self._left, self._swept = self._remaining(left, failed), True
         if not self._left:
             self._lease.path.unlink(missing_ok=True)
 
     def _remaining(self, pids: Sequence[int], failed: str | None) -> tuple[str, ...]:
-        self.stop_failed = failed if failed and not pids else None
         failed = failed and self._hide(failed)
+        self.stop_failed = failed if failed and not pids else None
         command = (f"{shlex.join(redact(self._lease.ended))} ({failed})",) if failed else ()
         lease = (f"the lease {self._lease.path} stays",) if failed or pids else ()
         return (*(f"pid {pid}" for pid in pids), *command, *lease)
