@@ -83,7 +83,7 @@ def _text(found: Found, outcome: str | None) -> str:
     lines = [
         f"{lease.server} ({lease.launcher}), since {lease.since}, by pid {lease.owner[0]} on {lease.host}",
         f"  {_SAYS[found.standing]}",
-        f"  command:   {shlex.join(lease.command)}",
+        f"  command:   {' '.join(lease.command)}",
     ]
     if lease.container:
         lines.append(f"  container: {lease.container}")

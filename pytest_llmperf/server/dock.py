@@ -244,8 +244,6 @@ def _engine(seconds: int = 60) -> Iterator[Any]:
     api = docker.APIClient(base_url=base, version="auto", timeout=seconds)
     try:
         yield api
-    except OSError:
-        raise
     except (*_GARBAGE, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
         problem = f"the container engine at {base} gives an answer that is none"
         raise InfraError(f"{problem} ({type(error).__name__}: {_line(error)})") from error

@@ -185,6 +185,15 @@ def test_an_executable_is_a_python_that_has_the_engine(tmp_path: Path, index: Pa
         provision(spec(executable="/bin/false"))
 
 
+def test_a_console_script_stands_for_its_python(tmp_path: Path, index: Path) -> None:
+    program = provision(spec(version="1.0")).program[0]
+    script = tmp_path / "xllamacpp"
+    script.write_text(f"#!{program}\nraise SystemExit(1)\n")
+    script.chmod(0o755)
+    found = provision(spec(executable=str(script)))
+    assert (found.program, found.version) == ((program,), "1.0")
+
+
 def test_a_python_without_the_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "embedded", replace(ENGINES["embedded"], distribution="no-such-package"))
     with pytest.raises(ConfigError, match=r"executable: .* is a Python without no-such-package"):
