@@ -51,7 +51,7 @@ def stop_server(
     that stayed, and has ended by now; and where it is ``detached``, of a server that had answered.
     """
     left = process.stop(grace)
-    if not left or process.stop_failed is None or spec.launched_by != "command":
+    if not left or spec.launched_by != "command" or process.stop_failed is None:
         return left
     if spec.detached and not answered:
         return left
