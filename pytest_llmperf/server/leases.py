@@ -20,14 +20,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
-from pytest_llmperf.control.client import open_client
-from pytest_llmperf.control.probe import absent
-from pytest_llmperf.control.target import base_url
 from pytest_llmperf.engines.folders import home
 from pytest_llmperf.engines.redact import redact, secret_name
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import Launcher
-from pytest_llmperf.records import Endpoint
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
 from pytest_llmperf.server.tree import Process, runs, started
 
@@ -228,6 +224,11 @@ def _over(lease: Lease) -> bool:
     """Whether nothing serves any more where the server of ``lease`` did, as far as can be told without its key."""
     if not lease.ready:
         return False
+    from pytest_llmperf.control.client import open_client  # httpx, which the command needs for nothing else
+    from pytest_llmperf.control.probe import absent
+    from pytest_llmperf.control.target import base_url
+    from pytest_llmperf.records import Endpoint
+
     parts = urlsplit(lease.ready)
     base, host, port, tls = base_url(f"{parts.scheme}://{parts.netloc}")
     with open_client(Endpoint(base, host, port, tls, "", ""), timeout=_ASK_SECONDS) as client:
