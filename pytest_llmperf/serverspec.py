@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from pytest_llmperf.commandline import Variables, Word, Words
 from pytest_llmperf.fields import Bytes, Frozen, GiB, Gpus, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
 from pytest_llmperf.placeholders import COMMAND, beside, filled, placeholders, require_filled
 
@@ -27,12 +28,8 @@ LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
 """Set in a launched server's environment to a name of its launch; every process that comes of it inherits it."""
 
 _PLACE: Final = "{version}"
-_NO_PLACES: Final = frozenset(
-    {
-        *LAUNCH_ONLY, *("engine", "url", "api_key_env", "ca_file", "tokenizer", "gpus", "startup_timeout", "limits"),
-        *("identity", "metrics_urls", "folder"),
-    } - {"version", "port"}
-)  # fmt: skip
+_OWN: Final = ("engine", "url", "api_key_env", "ca_file", "tokenizer", "gpus", "startup_timeout", "limits", "identity")
+_NO_PLACES: Final = frozenset({*LAUNCH_ONLY, *_OWN, "metrics_urls", "folder"} - {"version", "port"})
 """Fields that no placeholder stands for."""
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,99}\Z")
 
@@ -47,7 +44,7 @@ class ServerSpec(Frozen):
     """A key of ``engines.ENGINES``."""
     url: str | None = None
     """A running server; then nothing is launched."""
-    model: str | None = None
+    model: Word | None = None
     """Path or name; None where the engine has a default or the running server has exactly one."""
     api_key_env: str | None = None
     """Name of the environment variable with the API key; never the key."""
@@ -62,7 +59,7 @@ class ServerSpec(Frozen):
     """An image with ``{version}`` in it."""
     launcher: Launcher | None = None
     """None: what the other fields say, see ``launched_by``."""
-    start: tuple[str, ...] = ()
+    start: Words = ()
     """The command that starts the server, with placeholders: ``{port}``, ``{model}``, ``{version}``, ``{name}``, any
     canonical parameter, and ``{command}``, a word of its own, for the whole command line of the engine."""
     detached: bool = False
@@ -71,13 +68,13 @@ class ServerSpec(Frozen):
     """Base URL of the server that ``start`` brings up; may hold ``{port}``."""
     metrics_urls: tuple[str, ...] = ()
     """Where its metrics are, one URL for every process that has some; may hold ``{port}``. Empty: as the engine has."""
-    logs: tuple[str, ...] = ()
+    logs: Words = ()
     """A command that prints, or follows, the log of the server."""
-    stop: tuple[str, ...] = ()
+    stop: Words = ()
     """The command that ends the server; run at every end, also of a start that failed."""
     shm_size: Bytes | None = None
     """Bytes of shared memory in the container, for NCCL."""
-    executable: str | None = None
+    executable: Word | None = None
     """Path of the engine's program (for the embedded engine: of a Python that has it); may hold ``{version}``."""
     quantization: str | None = None
     kv_cache_dtype: str | None = None
@@ -99,8 +96,8 @@ class ServerSpec(Frozen):
     """GPUs that share each layer."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the engine, for engines that compute on the CPU."""
-    extra_args: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
+    extra_args: Words = ()
+    env: Variables = Field(default_factory=dict)
     gpus: Gpus = ()
     """NVML indices. ``"any:2"`` in the configuration is ``any_gpus``."""
     any_gpus: int = Field(default=0, ge=0)
@@ -108,7 +105,7 @@ class ServerSpec(Frozen):
     no_gpus: bool = False
     """It computes on the CPU and is shown no GPU: ``"none"`` in the configuration."""
     gpu_wait: Pause = 1800.0
-    """Seconds to wait for GPUs that another job holds."""
+    """For GPUs that another job holds."""
     gpu_shared: bool = False
     """Others may compute on its GPUs beside it."""
     lock_clocks: int | None = Field(default=None, ge=100, le=10_000)

@@ -53,7 +53,7 @@ class Engine:
     def __enter__(self) -> Self:
         engine = self
 
-        class Bound(_Handler):
+        class Bound(Handler):
             pass
 
         Bound.engine = engine
@@ -91,18 +91,18 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     engine: Engine
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._route()
+        self.route()
 
     def do_POST(self) -> None:
-        self._route()
+        self.route()
 
     def do_DELETE(self) -> None:
-        self._route()
+        self.route()
 
     def address_string(self) -> str:
         return "client"
@@ -110,7 +110,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         return
 
-    def _route(self) -> None:
+    def route(self) -> None:
         engine = self.engine
         url = urlsplit(self.path)
         path = re.sub(r"^/v1\.\d+", "", unquote(url.path))
@@ -167,6 +167,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         match [self.command, *rest]:
             case ["GET", "json"]:
                 state = {
+                    "Status": "created" if process is None else "running" if runs else "exited",
                     "Running": runs, "Pid": process.pid if process and runs else 0,
                     "OOMKilled": found.out_of_memory, "ExitCode": code or 0,
                 }  # fmt: skip

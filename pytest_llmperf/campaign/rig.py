@@ -211,7 +211,7 @@ class Rig:
         while time.monotonic() < deadline:
             try:
                 self._live.check_alive()
-            except ServerDiedError as death:
+            except (ServerDiedError, InfraError) as death:
                 return death
             time.sleep(0.02)
         return error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pytest_llmperf.server.leases import Found, Standing, end, lease_folder, leases
+from pytest_llmperf.server.leases import Found, Standing, end, forget, lease_folder, leases
 
 __all__ = ["TEXT", "configure"]
 
@@ -27,11 +29,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be ended, and end nothing")
     parser.add_argument("--json", action="store_true", help="print the leases as JSON")
+    parser.add_argument(
+        "--forget",
+        metavar="LEASE",
+        help="remove this lease (the path or name of its file) and end nothing: its stop command can no longer work",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     found = leases()
+    if arguments.forget is not None:
+        return _forget(arguments.forget, found)
     told, left = [], 0
     for each in found:
         outcome = None
@@ -47,6 +56,16 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join(_text(*each) for each in told))
     return 1 if left else 0
+
+
+def _forget(named: str, found: Sequence[Found]) -> int:
+    lease = next((each for each in found if named in (str(each.path), each.path.name, each.path.stem)), None)
+    if lease is None:
+        print(f"There is no lease {named} in {lease_folder()}.")
+        return 1
+    problem = forget(lease)
+    print(_text(lease, f"not forgotten: {problem}" if problem else "forgotten: what its stop would end may still run"))
+    return 1 if problem else 0
 
 
 def _row(found: Found, outcome: str | None) -> dict[str, Any]:
@@ -69,7 +88,7 @@ def _text(found: Found, outcome: str | None) -> str:
     if lease.container:
         lines.append(f"  container: {lease.container}")
     elif lease.ended:
-        lines.append(f"  stop:      {' '.join(lease.ended)}")
+        lines.append(f"  stop:      {shlex.join(lease.ended)}")
     if found.processes:
         lines.append(f"  running:   {', '.join(f'pid {pid}' for pid, _ in found.processes)}")
     if lease.report:

@@ -20,7 +20,7 @@ from pytest_llmperf.errors import ConfigError, TargetError
 from pytest_llmperf.load.tls import tls_context
 from pytest_llmperf.records import Endpoint
 
-__all__ = ["Client", "fetch", "json_of", "open_client", "post", "server_message", "text_of"]
+__all__ = ["Client", "causes", "fetch", "json_of", "open_client", "post", "server_message", "text_of"]
 
 Client = httpx.Client
 """For annotations elsewhere: ``httpx`` itself is imported in this folder only."""
@@ -165,7 +165,7 @@ def _whole(response: httpx.Response, seconds: float) -> httpx.Response:
 def _no_answer(request: httpx.Request, error: httpx.HTTPError) -> str:
     """Why there was no HTTP answer."""
     host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             advice = "ca_file names the certificates to trust besides the system's"
             return f"its TLS certificate can't be verified: {cause.verify_message}; {advice}"
@@ -185,7 +185,8 @@ def _no_answer(request: httpx.Request, error: httpx.HTTPError) -> str:
     return f"no answer: {str(error) or type(error).__name__}"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """``error`` and all that led to it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

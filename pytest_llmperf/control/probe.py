@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from pytest_llmperf.control.client import fetch, json_of, post, server_message, text_of
+from pytest_llmperf.control.client import causes, fetch, json_of, post, server_message, text_of
 from pytest_llmperf.engines import ENGINES, Engine
 from pytest_llmperf.engines.engine import Documents, mapping
 from pytest_llmperf.errors import ConfigError, TargetError
@@ -21,6 +21,7 @@ from pytest_llmperf.records import Api, Endpoint
 
 __all__ = [
     "Answer",
+    "absent",
     "ask",
     "ask_any",
     "choose_model",
@@ -37,6 +38,8 @@ __all__ = [
 OPENAI: Final[tuple[Api, ...]] = ("chat", "completions")
 _SHOWN_MODELS: Final = 10
 _NO_SUCH_API: Final = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
+_NOBODY: Final = (404, 502, 503, 504)
+"""What gateways say that have nobody to ask."""
 _HEALTH_SECONDS: Final = 3.0
 """Short, so that the end of the process is noticed between two tries; but some engines take a second to answer."""
 
@@ -58,6 +61,17 @@ def unready(client: httpx.Client, path: str) -> str | None:
         return error.problem
     ready = response.status_code == httpx.codes.OK
     return None if ready else f"HTTP {response.status_code}: {server_message(response)}"
+
+
+def absent(client: httpx.Client, path: str) -> bool:
+    """Whether nothing serves ``path``, for all that can be told: a refused connection, or a gateway with no server.
+
+    A server that takes connections and does not answer is there; and one that can't be reached may be.
+    """
+    try:
+        return fetch(client, path, seconds=_HEALTH_SECONDS).status_code in _NOBODY
+    except TargetError as error:
+        return any(isinstance(cause, ConnectionRefusedError) for cause in causes(error))
 
 
 def list_models(client: httpx.Client) -> Mapping[str, Any]:

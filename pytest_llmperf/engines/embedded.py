@@ -9,6 +9,7 @@ from typing import Final
 
 from pytest_llmperf.engines import embedded_server, llamacpp, tiny_model
 from pytest_llmperf.engines.engine import Engine
+from pytest_llmperf.engines.folders import expanded
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 
@@ -46,7 +47,7 @@ def _find_model(spec: ServerSpec) -> str:
     """``spec.model`` as an absolute path, or the generated tiny model where there is none (or its name is given)."""
     if spec.model in (None, tiny_model.NAME):
         return str(tiny_model.ensure())
-    path = Path(spec.model or "").expanduser()
+    path = expanded(spec.model or "")
     if not path.is_file():
         problem = (
             f"{spec.model!r} is no file (looked for {path.absolute()}); give the path of a GGUF file, or leave it out"

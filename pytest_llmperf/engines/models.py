@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines.flags import flags_of
+from pytest_llmperf.engines.folders import expanded
 from pytest_llmperf.errors import ConfigError, InfraError
 from pytest_llmperf.plan import ServerSpec
 
@@ -41,7 +42,7 @@ def find_weights(spec: ServerSpec) -> str:
     written = require_named(spec)
     if spec.image or spec.image_template:
         return written
-    path = Path(written).expanduser()
+    path = expanded(written)
     if path.exists():
         return str(path.absolute())
     where = f"servers.{spec.name}"
@@ -67,7 +68,7 @@ def find_file(spec: ServerSpec) -> str:
     written = require_named(spec)
     if spec.image or spec.image_template:
         return written
-    path = Path(written).expanduser()
+    path = expanded(written)
     if not path.is_file():
         problem = f"{written!r} is no file (looked for {path.absolute()}); give the path of a GGUF file"
         raise ConfigError(f"servers.{spec.name}", "model", problem)
@@ -78,7 +79,7 @@ def hub_folder(model: str, spec: ServerSpec) -> Path:
     """Where the hub's client keeps ``model``, as the server will see it; an absolute path."""
     env = {**os.environ, **spec.env}
     home = env.get("HF_HOME") or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    cache = Path(env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub").expanduser()
+    cache = expanded(env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or str(Path(home) / "hub"))
     return cache.absolute() / f"models--{model.replace('/', '--')}"
 
 

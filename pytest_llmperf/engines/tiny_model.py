@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pytest_llmperf.engines.folders import home
 from pytest_llmperf.errors import InfraError
 
 __all__ = ["CACHE_VARIABLE", "DIGEST", "NAME", "build", "cache_dir", "ensure", "path"]
@@ -97,10 +98,10 @@ def cache_dir() -> Path:
     if override:
         return Path(override)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "pytest-llmperf"
+        return home("PYTEST_LLMPERF_CACHE_DIR") / "Library" / "Caches" / "pytest-llmperf"
     base = os.environ.get("XDG_CACHE_HOME")
     # The XDG specification says that a relative path is to be ignored.
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "pytest-llmperf"
+    return (Path(base) if base and Path(base).is_absolute() else home("XDG_CACHE_HOME") / ".cache") / "pytest-llmperf"
 
 
 def build() -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import engine_of
+from pytest_llmperf.engines.folders import home
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 
@@ -30,7 +31,11 @@ def cold(spec: ServerSpec) -> bool:
 
     A launch that failed may have made the folders, and compiled some of it: that is cold still.
     """
-    return any(not (Path(folder).is_dir() and _mark(folder).exists()) for folder in cache_folders(spec).values())
+    for folder in cache_folders(spec).values():
+        with _or_infra(folder):
+            if not (Path(folder).is_dir() and _mark(folder).exists()):
+                return True
+    return False
 
 
 def note_warm(spec: ServerSpec) -> None:
@@ -57,7 +62,7 @@ def _or_infra(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InfraError(f"the compile cache {folder} can't be made: {error.strerror or error}") from error
+        raise InfraError(f"the compile cache {folder} can't be used: {error.strerror or error}") from error
 
 
 def _mark(folder: str) -> Path:
@@ -74,6 +79,6 @@ def cache_folders(spec: ServerSpec) -> dict[str, str]:
     if not names or spec.elsewhere:
         return {}
     fields = spec.model_dump_json(exclude=set(_NO_MATTER))
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf" / "compiled"
+    root = Path(os.environ.get("XDG_CACHE_HOME") or home("XDG_CACHE_HOME") / ".cache") / "pytest-llmperf" / "compiled"
     folder = root / hashlib.sha256(fields.encode()).hexdigest()[:16]
     return {name: str(folder / name.lower()) for name in names}

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Final
 
+from pytest_llmperf.control.target import base_url
 from pytest_llmperf.server.leases import new_lease
 from pytest_llmperf.server.process import PACKAGES, ServerProcess
 from pytest_llmperf.server.started import Order
@@ -35,11 +36,16 @@ def start_command(order: Order) -> ServerProcess:
         report=order.log_path.parent,
         ended=spec.filled(spec.stop, order.port),
         env=spec.env,
+        ready="" if spec.detached else _ready(order),
     )
     argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]
     find_pid = _unknown if spec.elsewhere or spec.detached else None
     env, hidden = order.environment(), order.hidden
     return ServerProcess.start(argv, env, order.log_path, lease=lease, hidden=hidden, find_pid=find_pid)
+
+
+def _ready(order: Order) -> str:
+    return base_url(order.spec.filled((order.spec.ready_url or "",), order.port)[0])[0] + order.engine.ready_path
 
 
 def _unknown(_pid: int) -> None:

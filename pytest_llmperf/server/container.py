@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from pytest_llmperf.engines import computes_on_cpu
+from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.models import hub_folder
 from pytest_llmperf.engines.redact import secrets
 from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
 from pytest_llmperf.server import dock
 from pytest_llmperf.server.caches import made_folders
+from pytest_llmperf.server.disk import end_of
 from pytest_llmperf.server.leases import new_lease
 from pytest_llmperf.server.ports import HOST
 from pytest_llmperf.server.process import ServerProcess
@@ -60,6 +62,8 @@ def start_container(order: Order) -> ServerProcess:
         places[variable] = f"{_CACHES}/{variable.lower()}"
         mounts.append((folder, places[variable], "rw"))
     gpus, said = _gpus(spec)
+    if order.given.model.startswith("/") and not Path(order.given.model).exists():
+        said = "\n".join(filter(None, (said, f"{order.given.model} is not on this machine: it has to be in the image")))
     own = {
         "PYTHONUNBUFFERED": "1",
         **{name: _outwards(value) for name, value in order.engine.environment(spec, order.port).items()},
@@ -95,7 +99,18 @@ def start_container(order: Order) -> ServerProcess:
         lease=lease,
         hidden=secrets([*entrypoint, *words], {}) | order.hidden,
         find_pid=lambda _pid: dock.host_pid(name),
+        find_trouble=lambda code: _trouble(code, name, order.log_path),
     )
+
+
+def _trouble(code: int | None, name: str, log: Path) -> str | None:
+    """What the container engine, and not the server, did."""
+    if code is None:
+        return dock.unstarted(name)
+    if code != -dock.TROUBLE:
+        return None
+    lines = [line for line in plain_lines(end_of(log)) if line.startswith(dock.NOT_RUN)]
+    return lines[-1] if lines else f"{dock.NOT_RUN}, and its log does not say why"
 
 
 def _inside(order: Order) -> tuple[list[str], list[str]]:

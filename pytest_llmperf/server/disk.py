@@ -1,9 +1,9 @@
-"""Room on the disks that a campaign writes to, before its first launch."""
+"""Room on the disks that a campaign writes to, before its first launch and at the end of a server; the log there."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +11,14 @@ from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.caches import cache_folders
 
-__all__ = ["require_disk"]
+__all__ = ["end_of", "no_room", "require_disk"]
 
 _MIB: Final = 2**20
+_TAIL_BYTES: Final = 65536
+_LINE: Final = 4096
+"""What a server that prints a line needs free."""
+_FULL: Final = ("No space left on device", "Disk quota exceeded")
+"""Of ENOSPC and EDQUOT, as the C library, Python and Rust print them."""
 REPORT: Final = 100 * _MIB
 """Records and logs of a long run; most are a few MiB."""
 COMPILED: Final = 1024 * _MIB
@@ -29,6 +34,28 @@ def require_disk(report_dir: Path, spec: ServerSpec) -> None:
     _require(report_dir, REPORT, "the report")
     for name, folder in folders.items():
         _require(folder, COMPILED, f"the compile cache {name}")
+
+
+def end_of(log: Path) -> str:
+    """The last 64 KiB of a log; empty where it can't be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def no_room(folder: Path, log: Sequence[str]) -> str | None:
+    """Why a server that writes into ``folder`` may have ended for want of room on a disk; None where it did not."""
+    said = next((line for line in reversed(log) if any(sign in line for sign in _FULL)), None)
+    if said is not None:
+        return f"a disk is full ({said.strip()[:300]})"
+    try:
+        full = shutil.disk_usage(folder).free < _LINE
+    except OSError:
+        return None
+    return f"the disk of its log is full ({folder})" if full else None
 
 
 def _require(folder: Path, needed: int, what: str) -> None:

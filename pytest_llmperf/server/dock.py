@@ -6,8 +6,10 @@ starts it, prints its log, ends as it ends and passes SIGTERM on to it. It costs
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -20,14 +22,25 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError, InfraError
 
-__all__ = ["JOB_VARIABLE", "LABEL", "Image", "host_pid", "pull", "remove"]
+__all__ = ["JOB_VARIABLE", "LABEL", "NOT_RUN", "TROUBLE", "Image", "host_pid", "pull", "remove", "unstarted"]
 
 JOB_VARIABLE: Final = "PYTEST_LLMPERF_CONTAINER"
 """What the container is made of, as JSON: it may hold secrets, which would be seen on a command line."""
 LABEL: Final = "pytest-llmperf.launch"
 """On every container that we make; its value names the launch."""
+NOT_RUN: Final = "the container can't be run"
+"""How the line in the log begins that says why."""
+TROUBLE: Final = signal.SIGUSR1
+"""What we end by where the container engine has failed: no exit status of a container can be taken for it."""
+_OWN_FAULT: Final = re.compile(
+    r"executable file .*not found|exec: .*(no such file|not found|permission denied)", re.IGNORECASE
+)
+"""What engines say with status 500, too, of an image or a command line that is wrong."""
 _PROCESSES: Final = Path("/proc")
 _REMOVE_SECONDS: Final = 40.0
+_ASK_SECONDS: Final = 5
+_GARBAGE: Final = (TypeError, KeyError, IndexError, AttributeError, ValueError)
+"""What comes of an answer that is not what is documented."""
 _LOOK_SECONDS: Final = 0.3
 
 
@@ -60,19 +73,20 @@ def pull(image: str, where: str) -> Image:
                     if "error" in event:
                         raise InfraError(f"the image {image} can't be pulled: {event['error']}") from None
                 found = api.inspect_image(image)
+            repository = docker.utils.parse_repository_tag(image.partition("@")[0])[0]
+            digests = [each for each in found.get("RepoDigests") or () if "@" in each]
+            named = next((each for each in digests if each.partition("@")[0].endswith(repository)), None)
+            entrypoint = tuple((found.get("Config") or {}).get("Entrypoint") or ())
+            return Image(named or f"{repository}@{found['Id']}", str(found["Id"]), entrypoint)
     except (docker.errors.DockerException, OSError) as error:
         raise InfraError(f"the image {image} can't be had: {_line(error)}") from error
-    repository = docker.utils.parse_repository_tag(image.partition("@")[0])[0]
-    digests = [each for each in found.get("RepoDigests") or () if "@" in each]
-    named = next((each for each in digests if each.partition("@")[0].endswith(repository)), None)
-    entrypoint = tuple((found.get("Config") or {}).get("Entrypoint") or ())
-    return Image(named or f"{repository}@{found['Id']}", str(found["Id"]), entrypoint)
 
 
 def remove(name: str, launch: str) -> None:
     """End the container ``name`` of ``launch`` and make sure it is gone: also one that is only just being made.
 
-    Never touches a container of that name that carries another label. Raises InfraError where it stays.
+    Never touches a container of that name that carries another label; where the engine can't tell its label the name,
+    which holds part of the launch's, has to do. Raises InfraError where it stays.
     """
     import docker.errors
 
@@ -81,10 +95,10 @@ def remove(name: str, launch: str) -> None:
     while gone < 2:
         try:
             with _engine() as api:
-                if (api.inspect_container(name)["Config"].get("Labels") or {}).get(LABEL) != launch:
+                if not _is_of(api, name, launch):
                     return
-                gone = 0
                 api.remove_container(name, force=True, v=True)
+                gone = 0
         except docker.errors.NotFound:
             gone += 1  # twice in a row: its making may have been asked for and not have begun
         except (docker.errors.DockerException, InfraError, OSError) as error:
@@ -94,6 +108,28 @@ def remove(name: str, launch: str) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
+def _is_of(api: Any, name: str, launch: str) -> bool:
+    found = api.inspect_container(name)
+    try:
+        return bool((found["Config"].get("Labels") or {}).get(LABEL) == launch)
+    except _GARBAGE:
+        return name.endswith(launch[:12])
+
+
+def unstarted(name: str) -> str | None:
+    """Why the container ``name`` has not so much as begun to run; None where it has, or had."""
+    import docker.errors
+
+    try:
+        with _engine(seconds=_ASK_SECONDS) as api:
+            state = api.inspect_container(name)["State"].get("Status")
+    except docker.errors.NotFound:
+        return f"{NOT_RUN}: the container engine has not made it"
+    except (docker.errors.DockerException, InfraError, OSError) as error:
+        return f"{NOT_RUN}: the container engine does not answer ({_line(error)})"
+    return f"{NOT_RUN}: the container engine has not started it" if state == "created" else None
+
+
 def host_pid(name: str) -> int | None:
     """The pid of the container's first process on this machine; None where it can't be told, or isn't ours to see."""
     import docker.errors
@@ -101,15 +137,18 @@ def host_pid(name: str) -> int | None:
     try:
         with _engine() as api:
             found = api.inspect_container(name)
-        pid = int(found["State"]["Pid"])
-        own = found["Id"] in (_PROCESSES / str(pid) / "cgroup").read_text(encoding="utf-8")
-    except (docker.errors.DockerException, InfraError, OSError, KeyError, ValueError):
+            pid = int(found["State"]["Pid"])
+            own = found["Id"] in (_PROCESSES / str(pid) / "cgroup").read_text(encoding="utf-8")
+    except (docker.errors.DockerException, InfraError, OSError):
         return None
     return pid if pid and own else None
 
 
 def run(job: Mapping[str, Any]) -> int:
-    """Make and start the container of ``job``, print its log; its exit code once it has ended."""
+    """Make and start the container of ``job``, print its log; its exit code once it has ended.
+
+    Ends this process by ``TROUBLE`` where the container engine fails, or the container is taken away.
+    """
     import docker.errors
     import docker.types
 
@@ -155,9 +194,21 @@ def run(job: Mapping[str, Any]) -> int:
             if api.inspect_container(made["Id"])["State"].get("OOMKilled"):
                 print("the container ran out of memory (OOMKilled)", flush=True)  # noqa: T201 - our output is its log
     except (docker.errors.DockerException, InfraError, OSError) as error:
-        print(f"the container can't be run: {_line(error)}", flush=True)  # noqa: T201 - as above
+        print(f"{NOT_RUN}: {_line(error)}", flush=True)  # noqa: T201 - as above
+        if not ends and not _is_fault(error):
+            os.kill(os.getpid(), TROUBLE)
         return 125
     return code
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Whether the container engine refuses what was asked of it: an image without the program, a bad option."""
+    import docker.errors
+
+    if not isinstance(error, docker.errors.APIError):
+        return False
+    gone = isinstance(error, docker.errors.NotFound)  # the image, or the container, meanwhile
+    return (bool(error.is_client_error()) and not gone) or _OWN_FAULT.search(_line(error)) is not None
 
 
 def main() -> int:
@@ -174,9 +225,13 @@ def main() -> int:
 
 
 @contextmanager
-def _engine() -> Iterator[Any]:
-    """The API of the engine at ``DOCKER_HOST``, or where Docker and Podman put their sockets. InfraError elsewhere."""
+def _engine(seconds: int = 60) -> Iterator[Any]:
+    """The API of the engine at ``DOCKER_HOST``, or where Docker and Podman put their sockets. InfraError elsewhere.
+
+    What is done with an answer in the block, and fails for what the answer is, is an InfraError too.
+    """
     import docker
+    import urllib3.exceptions
 
     given = os.environ.get("DOCKER_HOST")
     if given and urlsplit(given).scheme in ("tcp", "ssh", "http", "https"):
@@ -186,9 +241,12 @@ def _engine() -> Iterator[Any]:
     base = given or _socket()
     if base.startswith("unix://") and not Path(base.removeprefix("unix://")).is_socket():
         raise InfraError(f"no container engine listens at {base}; start one, or set DOCKER_HOST")
-    api = docker.APIClient(base_url=base, version="auto", timeout=60)
+    api = docker.APIClient(base_url=base, version="auto", timeout=seconds)
     try:
         yield api
+    except (*_GARBAGE, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+        problem = f"the container engine at {base} gives an answer that is none"
+        raise InfraError(f"{problem} ({type(error).__name__}: {_line(error)})") from error
     finally:
         api.close()
 

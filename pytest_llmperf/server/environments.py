@@ -16,7 +16,7 @@ from typing import Final
 from pytest_llmperf.engines.tiny_model import cache_dir
 from pytest_llmperf.errors import ConfigError, InfraError
 
-__all__ = ["installed_version", "made_environment", "program_version"]
+__all__ = ["installed_version", "made_environment", "program_version", "python_with"]
 
 _PYTHON: Final = re.compile(r"""(?:^#!\s*|exec'? ["'])(/[^"'\n]*?python[\d.]*)["' \n]""")
 _TIMEOUT_S: Final = 1800.0
@@ -64,6 +64,27 @@ def installed_version(python: Path, distribution: str) -> str | None:
     if done.returncode:
         raise InfraError(f"{python} does not run: {_last_lines(done.stderr)}")
     return done.stdout.strip() or None
+
+
+def python_with(path: Path, distribution: str, where: str) -> tuple[Path, str]:
+    """The Python that has ``distribution``, with the version: ``path``, or that of the script that ``path`` is.
+
+    Raises ConfigError where there is none.
+    """
+    tried = _pythons(path) if path.name == distribution else (path,)
+    trouble = f"{path} is no Python that runs"
+    for python in tried:
+        try:
+            version = installed_version(python, distribution)
+        except InfraError:
+            continue
+        if version is not None:
+            return python, version
+        trouble = f"{python} is a Python without {distribution}"
+    needed = (
+        f"{distribution} is launched by the Python that has it; give the path of that, e.g. /path/to/venv/bin/python"
+    )
+    raise ConfigError(where, "executable", f"{trouble}; {needed}")
 
 
 def program_version(program: Path, distribution: str) -> str | None:

@@ -1,15 +1,7 @@
 """The parent of one server process, and its end: it outlives pytest just long enough to leave nothing behind.
 
-Run alone (``python -I -S``), in a few MB: imports nothing but ``tree`` and ``scribe``. Talks in JSON lines:
-
-- in, first line: the job ``{"argv", "env", "cwd", "log", "secrets", "owner", "grace", "ended", "patience", "lease",
-  "facts"}`` (secrets stay out of our own argv, and those named out of the log; ``owner`` is the pid that we end with,
-  ``grace`` the seconds between SIGTERM and SIGKILL in that case; ``ended`` is a command to run when the tree has been
-  ended, or empty, ``patience`` the seconds that it gets; ``lease`` the file that says what is ours, ``facts`` what
-  stands in it besides)
-- in, later: ``{"do": "note"}`` (write the present tree into the lease), ``{"do": "stop", "grace": seconds}``
-- out: ``{"event": "started", "pid"}`` or ``{"event": "failed", "error"}``, later ``{"event": "exited", "code"}``
-  (as subprocess counts: negative for a signal) and ``{"event": "stopped", "left": [pids], "code": of "ended" or null}``
+Runs alone (``python -I -S``), in a few MB: imports nothing but ``tree``, ``scribe`` and ``guardtalk``, which says what
+it is told and tells.
 
 End of input, a new parent or SIGTERM mean that pytest is gone, however it went: then the whole tree is ended.
 
@@ -19,19 +11,32 @@ child instead of init's, so the tree below us is complete at any time. Elsewhere
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from pytest_llmperf.server.guardtalk import Input, append, end_of, replace_lease, say
 from pytest_llmperf.server.scribe import Scribe
-from pytest_llmperf.server.tree import LINUX, Process, adopt_orphans, descendants, die_with, kill, send, started
+from pytest_llmperf.server.tree import (
+    LINUX,
+    Kin,
+    Process,
+    adopt_orphans,
+    descendants,
+    die_with,
+    failure,
+    kill,
+    send,
+    started,
+)
 
-_OWNER_CHECK_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks whether pytest is there, and what has come to the tree."""
 _ORPHAN_SECONDS: Final = 1.0
 """What is left when the leader has obeyed SIGTERM gets this long to obey it too."""
 _KILL_SECONDS: Final = 10.0
@@ -51,6 +56,7 @@ class Guard:
         self.childless = False
         self.scribe: Scribe | None = None
         """Where there are secrets to keep out of the log; else the server writes to the file itself."""
+        self.kin = Kin(os.getpid())
 
     @property
     def code(self) -> int | None:
@@ -68,17 +74,23 @@ class Guard:
             self.scribe.begin()
         self.record()
 
+    def look(self) -> None:
+        """Note what has come to the tree: some engines fork workers long after their start."""
+        if LINUX and self.kin.grown():
+            self.record()
+
     def _open_log(self) -> int:
         return os.open(self.job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def _spawn(self, argv: Sequence[str], *, dies: bool) -> int:
+    def _spawn(self, argv: Sequence[str], *, dies: bool, output: int | None = None) -> int:
         guard = os.getpid()
 
         def in_child() -> None:
             # If we are killed, the leader dies at once; its children then become visible to pytest's sweep.
             die_with(guard)
 
-        log = self._open_log() if self.scribe is None else self.scribe.inlet
+        kept = output if output is not None else self.scribe.inlet if self.scribe is not None else None
+        log = self._open_log() if kept is None else kept
         try:
             child = subprocess.Popen(
                 argv,
@@ -91,7 +103,7 @@ class Guard:
                 preexec_fn=in_child if dies else None,  # safe: we have one thread until the leader runs
             )
         finally:
-            if self.scribe is None:
+            if kept is None:
                 os.close(log)
         child.returncode = 0  # we reap; keeps Popen from trying it too
         self.codes[child.pid], self.childless = None, False
@@ -105,40 +117,59 @@ class Guard:
             "leader": (self.leader, started(self.leader)) if self.leader else None,
             "processes": self.tree() if self.leader else [],
         }
-        part = f"{self.job['lease']}.part"
-        try:
-            with open(part, "w", encoding="utf-8") as file:  # noqa: PTH123 - no pathlib in the few MB that we are
-                json.dump(noted, file)
-            os.replace(part, self.job["lease"])  # noqa: PTH105 - as above
-        except OSError:  # a full disk: what we guard we still end
-            return
+        replace_lease(self.job["lease"], noted)
 
-    def finish(self, left: Sequence[int]) -> int | None:
-        """Run ``ended``, whatever became of the tree, and drop the lease where nothing is left. Its exit code."""
-        code = None
-        if self.job["ended"]:
-            code = self._run_ended()
+    def end(self, grace: float) -> tuple[list[int], str | None]:
+        """End all of it, the lease too where nothing is left: pids that stay, and how ``ended`` failed.
+
+        A ``stop`` of the user's may need the server running (``kill $(cat pidfile)``); what removes a container waits
+        for its end.
+        """
+        failed = self._run_ended() if self.job["first"] else None
+        left = self.stop(grace) if self.leader else []
+        if self.job["ended"] and not self.job["first"]:
+            failed = self._run_ended()
+            left = self.end_tree()
         if self.scribe is not None:
             self.scribe.end(_LOG_SECONDS)
-        if not left and not code:
-            try:
-                os.unlink(self.job["lease"])  # noqa: PTH108 - as above
-            except OSError:
-                return code
-        return code
+        if not left and not failed:
+            with suppress(OSError):
+                os.unlink(self.job["lease"])  # noqa: PTH108 - no pathlib in the few MB that we are
+        return left, failed
 
-    def _run_ended(self) -> int:
+    def _run_ended(self) -> str | None:
+        """Run ``ended``, whatever became of the tree. What went wrong, or None; its output goes to the log as well."""
+        if not self.job["ended"]:
+            return None
+        output = f"{self.job['log']}.stop"
         try:
-            pid = self._spawn(self.job["ended"], dies=False)
-        except OSError:
-            return 127
-        deadline = time.monotonic() + self.job["patience"]
-        while self.codes[pid] is None and time.monotonic() < deadline:
-            self.reap()
-            time.sleep(0.01)
-        self.end_tree()
-        code = self.codes[pid]
-        return -signal.SIGKILL if code is None else code
+            file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.unlink(output)  # noqa: PTH108 - as above
+        except OSError:  # a full disk: it runs all the same
+            file = os.open(os.devnull, os.O_RDWR)
+        try:
+            pid = self._spawn(self.job["ended"], dies=False, output=file)
+        except (OSError, ValueError) as error:
+            return f"can't be executed: {error}"
+        else:
+            deadline = time.monotonic() + self.job["patience"]
+            while self.codes[pid] is None and time.monotonic() < deadline:
+                self.reap()
+                time.sleep(0.01)
+            for process in ((pid, started(pid)), *descendants(pid)) if LINUX and self.codes[pid] is None else ():
+                kill(process, signal.SIGKILL)
+            said = end_of(file)
+            self._keep(said)
+            return failure(self.codes[pid], self.job["patience"], said.decode(errors="replace"))
+        finally:
+            os.close(file)
+
+    def _keep(self, said: bytes) -> None:
+        """Write to the log what is no output of the server's."""
+        if self.scribe is not None:
+            os.write(self.scribe.inlet, said)
+        else:
+            append(self.job["log"], said)
 
     def reap(self) -> bool:
         """Collect every ended child, ours and those we inherited. True if the leader was among them."""
@@ -216,27 +247,6 @@ class Guard:
                 return
 
 
-def _say(event: str, **fields: Any) -> None:
-    try:
-        os.write(1, (json.dumps({"event": event, **fields}) + "\n").encode())
-    except OSError:  # nobody listens any more
-        return
-
-
-class _Input:
-    """Commands from stdin, without blocking."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self.ended = False
-
-    def lines(self) -> list[dict[str, Any]]:
-        data = os.read(0, 1 << 16)
-        self.ended = not data
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in whole if line.strip()]
-
-
 def main() -> int:
     wake, waker = os.pipe()
     os.set_blocking(wake, False)
@@ -249,7 +259,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what pytest blocks, neither we nor the engine do
 
-    commands = _Input()
+    commands = Input()
     received: list[dict[str, Any]] = []
     while not received:
         received = commands.lines()
@@ -259,29 +269,33 @@ def main() -> int:
     guard = Guard(job)
     try:
         guard.start()
-    except OSError as error:
-        guard.finish([])
-        _say("failed", error=str(error))
+    except (OSError, ValueError) as error:
+        guard.end(0.0)
+        say("failed", error=str(error))
         return 1
-    _say("started", pid=guard.leader)
+    say("started", pid=guard.leader)
 
+    looked = time.monotonic()
     while True:
         if guard.reap():
             if guard.scribe is not None:
                 guard.scribe.settle(_LOG_SECONDS)  # who hears of the end reads the last lines
-            _say("exited", code=guard.code)
+            say("exited", code=guard.code)
         if commands.ended or ended or os.getppid() != job["owner"]:
-            guard.finish(guard.stop(job["grace"]))
+            guard.end(job["grace"])
             return 0
         for command in received:
             if command.get("do") == "note":
                 guard.record()
             if command.get("do") == "stop":
-                left = guard.stop(command["grace"])
-                _say("exited", code=guard.code)
-                _say("stopped", left=left, code=guard.finish(left))
+                left, failed = guard.end(command["grace"])
+                say("exited", code=guard.code)
+                say("stopped", left=left, failed=failed)
                 return 0
-        ready, _, _ = select.select([0, wake], [], [], _OWNER_CHECK_SECONDS)
+        if time.monotonic() - looked >= _LOOK_SECONDS:
+            looked = time.monotonic()
+            guard.look()
+        ready, _, _ = select.select([0, wake], [], [], _LOOK_SECONDS)
         received = commands.lines() if 0 in ready else []
         if wake in ready:
             os.read(wake, 1 << 10)

@@ -24,11 +24,12 @@ from pytest_llmperf.samples import StartUp
 from pytest_llmperf.server.caches import cold, note_warm
 from pytest_llmperf.server.command import start_command
 from pytest_llmperf.server.container import start_container
+from pytest_llmperf.server.own import start_process
 from pytest_llmperf.server.ports import HOST, free_port, require_free
-from pytest_llmperf.server.process import start_process
 from pytest_llmperf.server.provision import Provisioned, provision
 from pytest_llmperf.server.readiness import Progress, await_answer, await_ready, require_own, start_error
 from pytest_llmperf.server.started import Order, StartedServer
+from pytest_llmperf.server.vacancy import await_vacant, stop_server
 
 __all__ = ["Launch", "launch"]
 
@@ -42,6 +43,7 @@ Watch = Callable[[int], AbstractContextManager[object]]
 _ATTEMPTS: Final = 3
 _STOP_GRACE: Final = 30.0
 _STOP_GRACE_CPU: Final = 10.0
+_RETURNED: Final = "; where start returns and leaves the server running, write detached = true, and stop, which ends it"
 
 
 @final
@@ -75,9 +77,11 @@ class Launch:
         return None if self._process is None else self._process.exit_code
 
     def check_alive(self) -> None:
-        """Raise ServerDiedError where the server was started here and has ended."""
+        """Raise ServerDiedError where the server was started here and has ended; InfraError if the machine failed."""
         process = self._process
         if process is not None and not process.poll():
+            if (trouble := process.trouble()) is not None:
+                raise InfraError(f"the server ended while it was still needed: {trouble} (log: {process.log_path})")
             raise ServerDiedError(
                 "the server ended while it was still needed",
                 command=process.command,
@@ -94,7 +98,8 @@ class Launch:
         """
         if self._process is None:
             return
-        left = self._process.stop(_STOP_GRACE_CPU if self.engine.cpu else _STOP_GRACE)
+        grace = _STOP_GRACE_CPU if self.engine.cpu else _STOP_GRACE
+        left = stop_server(self._process, self.spec, self.engine, self.endpoint, grace=grace, answered=True)
         if left:
             raise InfraError(f"{self.spec.name} could not be ended: {', '.join(left)}; see pytest-llmperf doctor reap")
 
@@ -185,48 +190,50 @@ def _start(asked: _Asked) -> Launch:
     if by_command:
         base, host, port, tls = base_url(spec.filled((spec.ready_url or "",), port)[0])
     headers = request_headers(spec) if by_command else {}
-    begun = time.monotonic()
-    process = _LAUNCHERS[spec.launched_by](order)
-    try:
-        endpoint = Endpoint(base, host, port, tls, "", engine.name, headers)
-        control = open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout))
-        with _Watched(asked, process) as watched, control as client:
-            await_ready(
-                process,
-                client,
-                engine.ready_path,
-                begun=begun,
-                timeout=spec.startup_timeout,
-                on_progress=watched.progress,
-            )
-            models, name = launched_model(client, endpoint, engine, given.model or spec.model or "")
-            endpoint = Endpoint(base, host, port, tls, name, engine.name, headers)
-            answer = await_answer(process, client, endpoint, engine.apis)
-            time_to_ready = time.monotonic() - begun
-            require_own(process, port)
-            identity = read_identity(
-                endpoint,
-                spec,
-                engine,
-                client=client,
-                models=models,
-                model_path=Path(given.model) if given.model else None,
-                fingerprint=answer.system_fingerprint,
-                version=given.version,
-                image=given.image or None,
-                environment=asked.environment,
-            )
-        note_warm(spec)
-    except ServerStartError:
-        process.stop(0)
-        raise
-    except ServerError as error:
-        failure = start_error(process, f"the server is up but does not answer: {error}")
-        process.stop(0)
-        raise failure from error
-    except BaseException:  # Ctrl-C too
-        process.stop(0)
-        raise
+    endpoint, answered = Endpoint(base, host, port, tls, "", engine.name, headers), False
+    with open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout)) as control:
+        if by_command:
+            await_vacant(spec, control, engine.ready_path, asked.on_progress)
+        begun = time.monotonic()
+        process = _LAUNCHERS[spec.launched_by](order)
+        try:
+            with _Watched(asked, process) as watched:
+                await_ready(
+                    process,
+                    control,
+                    engine.ready_path,
+                    begun=begun,
+                    timeout=spec.startup_timeout,
+                    on_progress=watched.progress,
+                    returned=_RETURNED if by_command and not spec.detached else "",
+                )
+                answered = True
+                models, name = launched_model(control, endpoint, engine, given.model or spec.model or "")
+                endpoint = Endpoint(base, host, port, tls, name, engine.name, headers)
+                answer = await_answer(process, control, endpoint, engine.apis)
+                time_to_ready = time.monotonic() - begun
+                require_own(process, port)
+                identity = read_identity(
+                    endpoint,
+                    spec,
+                    engine,
+                    client=control,
+                    models=models,
+                    model_path=Path(given.model) if given.model else None,
+                    fingerprint=answer.system_fingerprint,
+                    version=given.version,
+                    image=given.image or None,
+                    environment=asked.environment,
+                )
+            note_warm(spec)
+        except BaseException as error:  # Ctrl-C too
+            failure = error
+            if isinstance(error, ServerError) and not isinstance(error, ServerStartError):
+                failure = start_error(process, f"the server is up but does not answer: {error}")
+            stop_server(process, spec, engine, endpoint, grace=0, answered=answered)
+            if failure is error:
+                raise
+            raise failure from error
     return Launch(
         spec=spec,
         engine=engine,

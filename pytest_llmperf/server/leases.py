@@ -10,27 +10,32 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Final, Literal, Self, final
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
+from pytest_llmperf.engines.folders import home
 from pytest_llmperf.engines.redact import redact, secret_name
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import Launcher
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
 from pytest_llmperf.server.tree import Process, runs, started
 
-__all__ = ["Found", "Lease", "Standing", "end", "lease_folder", "leases", "new_lease"]
+__all__ = ["Found", "Lease", "Standing", "end", "end_all", "forget", "lease_folder", "leases", "new_lease", "noted"]
 
 Standing = Literal["held", "ending", "stale", "elsewhere", "unreadable"]
 """``held``: its pytest runs. ``ending``: its pytest has gone, its guard has not yet. ``stale``: both have gone.
 ``elsewhere``: of another machine, container or user, and not ours to judge."""
 
-_GRACE: float = 3.0
+_GRACE: Final = 3.0
+_ASK_SECONDS: Final = 10.0
+_MOST_PID: Final = 2**31
 
 
 @final
@@ -61,9 +66,32 @@ class Lease(BaseModel):
     """Ends what runs elsewhere: a container, a job of a cluster."""
     env: dict[str, str] = {}
     """What ``ended`` needs besides the environment of the day, secrets left out."""
+    ready: str = ""
+    """Where it answers once it is up, of a launch by a command that stays; without keys."""
     cwd: str
     since: str
     report: str = ""
+
+    @field_validator("owner", "guard", "leader")
+    @classmethod
+    def _is_process(cls, process: Process | None) -> Process | None:
+        if process is not None and not 0 < process[0] < _MOST_PID:
+            raise ValueError(f"{process[0]} is the pid of no process")
+        return process
+
+    @field_validator("processes")
+    @classmethod
+    def _are_processes(cls, processes: tuple[Process, ...]) -> tuple[Process, ...]:
+        for each in processes:
+            cls._is_process(each)
+        return processes
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        words = (*self.ended, self.cwd, *self.env, *self.env.values())
+        if any("\0" in word for word in words) or any("=" in name or not name for name in self.env):
+            raise ValueError("holds what no command line or environment can")
+        return self
 
     @property
     def path(self) -> Path:
@@ -83,7 +111,8 @@ class Found:
 
 
 def lease_folder() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """Raises InfraError where there is no home folder to put it in."""
+    state = os.environ.get("XDG_STATE_HOME") or home("XDG_STATE_HOME") / ".local" / "state"
     return Path(state) / "pytest-llmperf" / "leases"
 
 
@@ -97,6 +126,7 @@ def new_lease(
     ended: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     launch: str | None = None,
+    ready: str = "",
 ) -> Lease:
     """The lease of a launch that is about to be, its folder made. Raises InfraError where that can't be."""
     folder = lease_folder()
@@ -118,6 +148,7 @@ def new_lease(
         command=redact(command),
         ended=tuple(ended),
         env={name: value for name, value in (env or {}).items() if not secret_name(name)},
+        ready=ready,
         cwd=str(Path.cwd()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         report=str(report.absolute()) if report else "",
@@ -140,17 +171,68 @@ def end(found: Found) -> str | None:
     if lease is None or found.standing != "stale":
         raise ValueError(f"{found.path} is not stale")
     problems = []
-    left = sweep(lease.launch, _known(lease), grace=_GRACE) if lease.boot == _boot() else ()
+    known = _known(lease) if lease.boot == _boot() else None
+    left, failed, _ = end_all(lease, known, {**os.environ, **lease.env}, grace=_GRACE)
     if left:
         problems.append(f"{', '.join(f'pid {pid}' for pid in left)} outlasted SIGKILL")
-    if lease.ended:
-        cwd = lease.cwd if Path(lease.cwd).is_dir() else str(Path.home())
-        problem, _ = run_ended(lease.ended, {**os.environ, **lease.env}, cwd)
-        if problem:
-            problems.append(f"{' '.join(lease.ended)}: {problem}")
+    if failed and (left or not _over(lease)):
+        problems.append(f"{shlex.join(redact(lease.ended))}: {failed}")
     if not problems:
         found.path.unlink(missing_ok=True)
     return "; ".join(problems) or None
+
+
+def end_all(
+    lease: Lease, known: Sequence[Process] | None, env: Mapping[str, str], *, grace: float = 0.0
+) -> tuple[tuple[int, ...], str | None, str]:
+    """End what ``lease`` names, without its guard; ``known`` None: no process of it can be left.
+
+    Returns pids that outlasted SIGKILL, how ``ended`` failed, and what it said. A command of the user's runs first: it
+    may need the server running.
+    """
+    left: tuple[int, ...] = ()
+    failed, said = None, ""
+    cwd = lease.cwd if Path(lease.cwd).is_dir() else "/"
+    if lease.ended and lease.launcher == "command":
+        failed, said = run_ended(lease.ended, env, cwd)
+    if known is not None:
+        left = sweep(lease.launch, known, grace=grace)
+    if lease.ended and lease.launcher != "command":
+        failed, said = run_ended(lease.ended, env, cwd)
+    return left, failed, said
+
+
+def noted(path: Path) -> tuple[Process, ...]:
+    """The processes that the guard wrote into the lease at ``path``; none where it can't be read."""
+    try:
+        return _known(Lease.model_validate_json(path.read_bytes()))
+    except (OSError, ValueError):
+        return ()
+
+
+def forget(found: Found) -> str | None:
+    """Remove the lease without ending what it names. Why that may not be, or None."""
+    if found.standing in ("held", "ending"):
+        return "it is in use"
+    if found.processes:
+        return "processes of it still run; without --forget they are ended"
+    found.path.unlink(missing_ok=True)
+    return None
+
+
+def _over(lease: Lease) -> bool:
+    """Whether nothing serves any more where the server of ``lease`` did, as far as can be told without its key."""
+    if not lease.ready:
+        return False
+    from pytest_llmperf.control.client import open_client  # httpx, which the command needs for nothing else
+    from pytest_llmperf.control.probe import absent
+    from pytest_llmperf.control.target import base_url
+    from pytest_llmperf.records import Endpoint
+
+    parts = urlsplit(lease.ready)
+    base, host, port, tls = base_url(f"{parts.scheme}://{parts.netloc}")
+    with open_client(Endpoint(base, host, port, tls, "", ""), timeout=_ASK_SECONDS) as client:
+        return absent(client, parts.path)
 
 
 def _found(path: Path) -> Found | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,12 +19,12 @@ from pytest_llmperf.engines.loglines import plain_lines
 from pytest_llmperf.engines.redact import forms, hide, redact, secrets
 from pytest_llmperf.errors import InfraError, ServerStartError
 from pytest_llmperf.plan import LAUNCH_VARIABLE
-from pytest_llmperf.server.leases import Lease, new_lease
-from pytest_llmperf.server.started import Order
-from pytest_llmperf.server.sweep import ENDED_SECONDS, run_ended, sweep
+from pytest_llmperf.server.disk import end_of, no_room
+from pytest_llmperf.server.leases import Lease, end_all, new_lease, noted
+from pytest_llmperf.server.sweep import ENDED_SECONDS
 from pytest_llmperf.server.tree import started
 
-__all__ = ["PACKAGES", "ServerProcess", "start_process"]
+__all__ = ["PACKAGES", "ServerProcess"]
 
 PACKAGES: Final = Path(__file__).absolute().parents[2]
 """The folder that a Python which stands alone finds us in."""
@@ -34,14 +35,6 @@ _ORPHAN_GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL when pytest itself has gone."""
 _GUARD_SECONDS: Final = 15.0
 """What the guard may take beyond the grace before we do its work."""
-_TAIL_BYTES: Final = 65536
-
-
-def start_process(order: Order) -> ServerProcess:
-    """Start the engine as a process of this machine."""
-    spec, command = order.spec, order.engine_command()
-    lease = new_lease(command, server=spec.name, report=order.log_path.parent)
-    return ServerProcess.start(command, order.environment(), order.log_path, lease=lease, hidden=order.hidden)
 
 
 class ServerProcess:
@@ -55,18 +48,19 @@ class ServerProcess:
         lease: Lease,
         hidden: frozenset[str],
         find_pid: Callable[[int], int | None] | None,
+        find_trouble: Callable[[int | None], str | None] | None,
     ):
         self._guard, self._env, self.log_path, self._lease, self._secrets = guard, env, log, lease, hidden
-        self._find_pid = find_pid
+        self._find_pid, self._find_trouble = find_pid, find_trouble
         self._changed = threading.Condition()
         self._pid: int | None = None
         self._exit_code: int | None = None
         self._failure: str | None = None
         self._stopped = self._silent = self._swept = False
         self._left: tuple[str, ...] = ()
+        self.stop_failed: str | None = None
         self._known: set[psutil.Process] = set()
-        self.command: tuple[str, ...] = lease.command
-        """What was started, with secrets replaced."""
+        self.command: tuple[str, ...] = lease.command  # with secrets replaced
         self._reader = threading.Thread(target=self._listen, name="llmperf-guard", daemon=True)
         self._reader.start()
 
@@ -81,13 +75,15 @@ class ServerProcess:
         cwd: Path | None = None,
         hidden: frozenset[str] = frozenset(),
         find_pid: Callable[[int], int | None] | None = None,
+        find_trouble: Callable[[int | None], str | None] | None = None,
     ) -> Self:
         """Start ``command`` with exactly ``env`` (plus ``LAUNCH_VARIABLE``), its output appended to ``log_path``.
 
         ``lease`` says what it is called, and what to run at its end for what it does not hold itself; ``hidden`` are
         secrets to keep out of the log besides those of ``command`` and ``env``. ``find_pid``
         leads from the pid of ``command`` to that of the server, where these are not the same; None while that is not
-        known. Raises ServerStartError if it can't be executed, InfraError if the guard can't be started.
+        known; ``find_trouble`` from an exit code (None: it runs) to what else than the server failed. Raises
+        ServerStartError if it can't be executed, InfraError if the guard can't be started.
         """
         lease = lease or new_lease(command)
         hidden |= secrets(command, env)
@@ -102,6 +98,7 @@ class ServerProcess:
             "grace": _ORPHAN_GRACE,
             "ended": lease.ended,
             "patience": ENDED_SECONDS,
+            "first": lease.launcher == "command",
             "lease": str(lease.path),
             "facts": lease.model_dump(mode="json", exclude={"guard", "leader", "processes"}),
         }
@@ -114,7 +111,7 @@ class ServerProcess:
                     stderr=log,
                     start_new_session=True,  # Ctrl-C at the terminal is for pytest, which then stops us in order
                 )
-            process = cls(guard, env, log_path, lease, hidden, find_pid)
+            process = cls(guard, env, log_path, lease, hidden, find_pid, find_trouble)
             process._tell(job)
         except OSError as error:
             raise InfraError(f"can't start the guard of {lease.command[0]}: {error}") from error
@@ -154,6 +151,11 @@ class ServerProcess:
             return False
         return True
 
+    def trouble(self) -> str | None:
+        """What of the machine, not of the server, explains that it has ended or is not ready; None: nothing."""
+        found = self._find_trouble(self._exit_code) if self._find_trouble else None
+        return found or no_room(self.log_path.parent, self.log_tail())
+
     def remember(self) -> None:
         """Note which processes make up the tree now: what is ended, should the guard itself be killed."""
         self._tell({"do": "note"})
@@ -181,13 +183,7 @@ class ServerProcess:
 
     def log_tail(self, lines: int = 20) -> tuple[str, ...]:
         """The last ``lines`` lines of output, without colours and secrets."""
-        try:
-            with self.log_path.open("rb") as file:
-                file.seek(max(0, self.log_path.stat().st_size - _TAIL_BYTES))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ()
-        return tuple([*plain_lines(hide(text, self._secrets))][-lines:])
+        return tuple([*plain_lines(hide(end_of(self.log_path), self._secrets))][-lines:])
 
     def stop(self, grace: float = 30.0) -> tuple[str, ...]:
         """End the server and all that came of it: SIGTERM, up to ``grace`` seconds, SIGKILL. May be called twice.
@@ -228,8 +224,7 @@ class ServerProcess:
                     case "exited":
                         self._exit_code = message["code"]
                     case "stopped":
-                        failed = None if not message["code"] else f"exit status {message['code']}"
-                        self._left = self._remaining(message["left"], failed)
+                        self._left = self._remaining(message["left"], message["failed"])
                         self._stopped = True
                 self._changed.notify_all()
         with self._changed:
@@ -246,20 +241,27 @@ class ServerProcess:
         """The guard is gone: end what we remember of the tree and whatever carries this launch's name, once."""
         if self._swept:
             return
-        known = [(process.pid, started(process.pid)) for process in self._known if process.is_running()]
-        left = sweep(self._lease.launch, known)
-        ended, failed = self._lease.ended, None
-        if ended:
-            failed, said = run_ended(ended, self._env, self._lease.cwd)
-            with suppress(OSError), self.log_path.open("a", encoding="utf-8") as log:
-                log.write(hide(said, self._secrets))
+        known = [(each.pid, started(each.pid)) for each in self._known if each.is_running()]
+        left, failed, said = end_all(self._lease, [*known, *noted(self._lease.path)], self._env)
+        with suppress(OSError), self.log_path.open("a", encoding="utf-8") as log:
+            log.write(hide(said, self._secrets))
         self._left, self._swept = self._remaining(left, failed), True
         if not self._left:
             self._lease.path.unlink(missing_ok=True)
 
     def _remaining(self, pids: Sequence[int], failed: str | None) -> tuple[str, ...]:
-        command = (f"{' '.join(redact(self._lease.ended))} ({failed})",) if failed else ()
-        return (*(f"pid {pid}" for pid in pids), *command)
+        failed = failed and hide(failed, self._secrets)
+        self.stop_failed = failed if failed and not pids else None
+        command = (f"{shlex.join(redact(self._lease.ended))} ({failed})",) if failed else ()
+        lease = (f"the lease {self._lease.path} stays",) if failed or pids else ()
+        return (*(f"pid {pid}" for pid in pids), *command, *lease)
+
+    def forgive(self, why: str) -> None:
+        """Drop the lease though ``stop`` of the configuration has failed, and say so in the log."""
+        self._left = ()
+        self._lease.path.unlink(missing_ok=True)
+        with suppress(OSError), self.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"pytest-llmperf: stop failed ({self.stop_failed}), but {why}\n")
 
     def _close(self) -> None:
         for pipe in (self._guard.stdin, self._guard.stdout):

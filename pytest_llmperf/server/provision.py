@@ -11,10 +11,11 @@ from typing import final
 
 from pytest_llmperf.engines import Engine, engine_of, launchable
 from pytest_llmperf.engines.engine import check_parameters
+from pytest_llmperf.engines.folders import expanded
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server.dock import pull
-from pytest_llmperf.server.environments import installed_version, made_environment, program_version
+from pytest_llmperf.server.environments import installed_version, made_environment, program_version, python_with
 
 __all__ = ["Provisioned", "provision"]
 
@@ -60,7 +61,7 @@ def provision(spec: ServerSpec) -> Provisioned:
         image = pull(spec.image_name or "", where)
         return Provisioned(_on_host(model), (), None, image.name, image.id, image.entrypoint)
     if spec.program is not None:
-        found = _executable(spec, engine, model, Path(spec.program).expanduser(), where)
+        found = _executable(spec, engine, model, expanded(spec.program), where)
     elif spec.version is None:
         found = _installed(engine, model, where)
     else:
@@ -112,9 +113,7 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
         raise ConfigError(where, "executable", problem)
     version = spec.version  # as the path has it; the running server has the last word
     if engine.distribution is not None and engine.program == "python":
-        version = installed_version(path, engine.distribution)
-        if version is None:
-            raise ConfigError(where, "executable", f"{path} is a Python without {engine.distribution}")
+        path, version = python_with(path, engine.distribution, where)
         if spec.version is not None and not engine.same_version(spec.version, version):
             problem = f"{spec.version!r} was asked for, but {path} has {engine.distribution} {version}"
             raise ConfigError(where, "version", problem)
@@ -125,5 +124,5 @@ def _executable(spec: ServerSpec, engine: Engine, model: str, path: Path, where:
 
 def _on_host(model: str) -> str:
     """``model`` as an absolute path where it is one of this machine, which the container gets; else as it is."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     return str(path.absolute()) if model and path.exists() else model

@@ -24,11 +24,19 @@ _STRANGER_SECONDS: Final = 5.0
 
 
 def await_ready(
-    process: StartedServer, client: Client, path: str, *, begun: float, timeout: float, on_progress: Progress
+    process: StartedServer,
+    client: Client,
+    path: str,
+    *,
+    begun: float,
+    timeout: float,
+    on_progress: Progress,
+    returned: str = "",
 ) -> None:
     """Return when ``path`` answers 200. ``begun`` is ``time.monotonic()`` of the start, ``timeout`` counts from it.
 
-    Raises ServerStartError as soon as the process has ended, or at the time-out.
+    Raises ServerStartError as soon as the process has ended, or at the time-out; ``returned`` is said of an end without
+    fault. InfraError where it was the machine's.
     """
     pause, told, asked = _FIRST_POLL, 0.0, 0
     while True:
@@ -38,7 +46,7 @@ def await_ready(
         if answer is None:
             return
         if not running:
-            raise start_error(process, "the server ended before it was ready")
+            raise start_error(process, f"the server ended before it was ready{'' if process.exit_code else returned}")
         elapsed = time.monotonic() - begun
         if elapsed > timeout:
             url = client.base_url.join(path)
@@ -81,8 +89,10 @@ def require_own(process: StartedServer, port: int) -> None:
     raise start_error(process, "the server ended before it was ready")
 
 
-def start_error(process: StartedServer, what: str) -> ServerStartError:
-    """A ServerStartError with the evidence of ``process``."""
+def start_error(process: StartedServer, what: str) -> ServerStartError | InfraError:
+    """A ServerStartError with the evidence of ``process``; InfraError where the machine is what failed."""
+    if (trouble := process.trouble()) is not None:
+        return InfraError(f"{what}: {trouble} (log: {process.log_path})")
     return ServerStartError(
         what,
         command=process.command,

@@ -72,6 +72,16 @@ class StartedServer(Protocol):
     def exit_code(self) -> int | None:
         """As subprocess counts: negative for a signal. None while it runs, or where it can't be known."""
 
+    @property
+    def stop_failed(self) -> str | None:
+        """After ``stop``: how ``stop`` of the configuration failed, where nothing else is left."""
+
+    def trouble(self) -> str | None:
+        """What of the machine, and not of the server, it came of that it has ended or is not ready; None: nothing."""
+
+    def forgive(self, why: str) -> None:
+        """Drop the lease though ``stop`` of the configuration has failed, and say so in the log."""
+
     def poll(self) -> bool:
         """Whether the server still runs, as far as can be told."""
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from tempfile import TemporaryFile
 from typing import Final
 
 import psutil
 
 from pytest_llmperf.plan import LAUNCH_VARIABLE
-from pytest_llmperf.server.tree import Process, kill, runs, started
+from pytest_llmperf.server.guardtalk import end_of
+from pytest_llmperf.server.tree import Process, failure, kill, runs, started
 
 __all__ = ["ENDED_SECONDS", "run_ended", "survivors", "sweep"]
 
@@ -60,21 +61,23 @@ def sweep(launch: str, known: Sequence[Process] = (), *, grace: float = 0.0) -> 
 
 
 def run_ended(command: Sequence[str], env: Mapping[str, str], cwd: str) -> tuple[str | None, str]:
-    """Run the command that ends a server elsewhere. What went wrong, or None; and the beginning of what it said."""
-    with TemporaryFile() as output:  # a pipe might be held open by what it leaves running
-        problem: str | None
+    """Run the command that ends a server elsewhere. What went wrong, or None; and the end of what it said."""
+    with tempfile.TemporaryFile() as output:  # a pipe might be held open by what it leaves running
         try:
-            done = subprocess.run(
+            done = subprocess.Popen(
                 command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                timeout=ENDED_SECONDS, check=False, start_new_session=True,
+                start_new_session=True,
             )  # fmt: skip
-            problem = f"exit status {done.returncode}" if done.returncode else None
+        except (OSError, ValueError) as error:
+            return f"can't be executed: {error}", ""
+        code = None
+        try:
+            code = done.wait(ENDED_SECONDS)
         except subprocess.TimeoutExpired:
-            problem = f"took longer than {ENDED_SECONDS:g} s"
-        except OSError as error:
-            problem = str(error)
-        output.seek(0)
-        return problem, output.read(_SAID_BYTES).decode(errors="replace")
+            os.killpg(done.pid, signal.SIGKILL)
+            done.wait()
+        said = end_of(output.fileno()).decode(errors="replace")
+    return failure(code, ENDED_SECONDS, said), said
 
 
 def _launch_of(process: psutil.Process) -> str | None:

@@ -8,7 +8,9 @@ import signal
 import sys
 from typing import Final
 
-__all__ = ["LINUX", "Process", "adopt_orphans", "descendants", "die_with", "kill", "runs", "send", "started"]
+__all__ = [
+    "LINUX", "Kin", "Process", "adopt_orphans", "descendants", "die_with", "failure", "kill", "runs", "send", "started",
+]  # fmt: skip
 
 LINUX: Final = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG: Final = 1
@@ -48,6 +50,39 @@ def descendants(root: int) -> list[Process]:
             if state not in "ZX":
                 found.append((pid, begun))
     return found
+
+
+class Kin:
+    """The processes below ``root``, which adopts orphans, for looking at again and again.
+
+    Whose parent is one of them is one of them for life, so that each look reads of those only that were not there at
+    the last one: a small part of what a pass over all of /proc costs.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._seen: set[str] = set()
+        self._own: set[int] = set()
+
+    def grown(self) -> bool:
+        """Whether some have come since the last look."""
+        there = {entry for entry in os.listdir("/proc") if entry.isdigit()}  # noqa: PTH208 - as above
+        fresh = {int(entry): fields[1] for entry in there - self._seen if (fields := _stat(int(entry))) is not None}
+        self._seen = there
+        self._own = {pid for pid in self._own if str(pid) in there} | {self._root}
+        before = len(self._own)
+        while found := {pid for pid, parent in fresh.items() if parent in self._own and pid not in self._own}:
+            self._own |= found
+        return len(self._own) > before
+
+
+def failure(code: int | None, seconds: float, output: str) -> str | None:
+    """How a command that ends a server failed, with its last line; None where it did not. No ``code``: hung."""
+    if code == 0:
+        return None
+    ended = f"did not end within {seconds:g} s and was killed" if code is None else f"exit status {code}"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return f"{ended}: {lines[-1][:300]}" if lines else ended
 
 
 def started(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import textwrap
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,11 +210,131 @@ def test_stop_runs_where_the_start_fails(tmp_path: Path) -> None:
 
 def test_a_stop_that_fails_is_infra_and_leaves_a_lease(cluster: Cluster, tmp_path: Path) -> None:
     live = launch(submitted(cluster, stop=["sh", "-c", "echo denied; exit 5"]), log_dir=tmp_path)
-    with pytest.raises(InfraError, match=r"far could not be ended: sh -c echo denied; exit 5 \(exit status 5\)"):
+    (path,) = [found.path for found in leases()]
+    told = rf"could not be ended: sh -c 'echo denied; exit 5' \(exit status 5: denied\), the lease {path} stays"
+    with pytest.raises(InfraError, match=told):
         live.stop()
     assert live.log_path is not None
     assert live.log_path.read_text().splitlines()[-1] == "denied"
     assert [found.standing for found in leases()] == ["held"]
+
+
+def test_a_stop_that_hangs_is_ended_itself(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_llmperf.server.process.ENDED_SECONDS", 0.3)
+    live = launch(submitted(cluster, stop=["sh", "-c", "echo asking; sleep 60"]), log_dir=tmp_path)
+    with pytest.raises(InfraError, match=r"\(did not end within 0\.3 s and was killed: asking\), the lease"):
+        live.stop()
+
+
+def served_here(tmp_path: Path, stop: str) -> ServerSpec:
+    pidfile = tmp_path / "pid"
+    words = " ".join((*SERVE, "m", "--host", "127.0.0.1", "--port", "{port}"))
+    return spec(start=["sh", "-c", f"echo $$ > {pidfile}; exec {words}"], stop=["sh", "-c", stop])
+
+
+def test_a_stop_that_kills_by_a_pidfile_finds_the_server_running(tmp_path: Path) -> None:
+    live = launch(served_here(tmp_path, f"kill $(cat {tmp_path / 'pid'}) && echo asked"), log_dir=tmp_path)
+    live.stop()
+    assert live.log_path is not None
+    assert "asked" in live.log_path.read_text()
+    assert leases() == ()
+
+
+def test_a_stop_that_fails_where_nothing_is_left_is_a_line_in_the_log(tmp_path: Path) -> None:
+    live = launch(served_here(tmp_path, "echo no such job; exit 3"), log_dir=tmp_path)
+    live.stop()
+    assert live.log_path is not None
+    said = live.log_path.read_text().splitlines()[-1]
+    assert said.startswith("pytest-llmperf: stop failed (exit status 3: no such job), but nothing that was started")
+    assert leases() == ()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[int]:
+    """The port of a server that an earlier run has left."""
+    port = free_port()
+    words = [*SERVE, "m", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_until(lambda: answers(port), "it is up")
+            yield port
+        finally:
+            server.kill()
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_server_that_answers_already_is_not_measured(
+    running: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_llmperf.server.vacancy._LEAVING_SECONDS", 0.3)
+    began = tmp_path / "began"
+    for more in ({}, {"detached": True, "stop": ["end", "a job"]}):
+        wanted = spec(start=["touch", str(began)], ready_url=f"http://127.0.0.1:{running}", **more)
+        with pytest.raises(
+            InfraError, match=rf"something answers at http://127\.0\.0\.1:{running}/health already"
+        ) as told:
+            launch(wanted, log_dir=tmp_path)
+        assert ("(stop: end 'a job')" in str(told.value)) == bool(more)
+    assert not began.exists()
+    assert leases() == ()
+
+
+class Gateway(http.server.BaseHTTPRequestHandler):
+    """Is there before the server is, and says so."""
+
+    backend = 0
+
+    def do_GET(self) -> None:
+        self.answer(None)
+
+    def do_POST(self) -> None:
+        self.answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, body: bytes | None) -> None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.backend}{self.path}", body, dict(self.headers))
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                status, payload = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, payload = error.code, error.read()
+        except OSError:
+            status, payload = 503, b"no healthy upstream"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_a_gateway_that_is_there_before_the_server_is_no_server(tmp_path: Path) -> None:
+    Gateway.backend = free_port()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as gateway:
+        threading.Thread(target=gateway.serve_forever, args=(0.02,), daemon=True).start()
+        start = [*SERVE, "m", "--host", "127.0.0.1", "--port", str(Gateway.backend)]
+        url = f"http://127.0.0.1:{gateway.server_port}"
+        try:
+            with launch(spec(start=start, stop=["false"], ready_url=url), log_dir=tmp_path) as live:
+                assert live.endpoint.base_url == url
+            assert leases() == ()  # stop failed, and the gateway has nobody to ask
+        finally:
+            gateway.shutdown()
+
+
+def test_a_start_that_returns_is_told_of_detached(tmp_path: Path) -> None:
+    with pytest.raises(ServerStartError, match=r"ended before it was ready; where start returns .* detached = true"):
+        launch(spec(start=["true"]), log_dir=tmp_path)
+    with pytest.raises(ServerStartError) as failed:
+        launch(spec(start=["false"]), log_dir=tmp_path)
+    assert "detached" not in failed.value.what
 
 
 OWNER = textwrap.dedent("""
@@ -278,6 +401,10 @@ BASE = {"engine": "vllm", "start": ["true"], "ready_url": "http://h:1", "stop": 
         ({"version": "0.33.0"}, "version: does not reach the server: write {version} into start"),
         ({"extra_args": ["--x"]}, "extra_args: do not reach the server: write {command} into start"),
         ({"start": ["run", "--api-key", "sk-1234567"]}, "start: holds a secret, which would be shown and stored"),
+        ({"start": ["run", "a\0b"]}, "word 2, 'a\\x00b', holds a NUL character"),
+        ({"env": {"A": "\0"}}, "A = '\\x00' holds a NUL character"),
+        ({"env": {"A=B": "1"}}, "'A=B' can't be the name of a variable"),
+        ({"gpus": [-1], "ready_url": "http://localhost:1"}, "[-1] are not the numbers of GPUs"),
         ({"stop": ["curl", "https://me:hunter22@h/"]}, "stop: holds a secret"),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_engine import Container, Engine, make_programs
+from container_engine import Container, Engine, Handler, make_programs
 
 from pytest_llmperf.engines import ENGINES
 from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
@@ -167,6 +168,86 @@ def test_a_container_of_that_name_but_of_another_launch_is_left_alone(engine: En
     assert list(engine.containers) == ["box"]
     dock.remove("box", "theirs")
     assert engine.containers == {}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, bytes], None]:
+    """Have the container engine answer requests that match a pattern in another way."""
+
+    def set_answer(pattern: str, status: int, body: bytes) -> None:
+        route = Handler.route
+
+        def answer(self: Handler) -> None:
+            if not re.search(pattern, f"{self.command} {self.path}"):
+                route(self)
+                return
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        monkeypatch.setattr(Handler, "route", answer)
+
+    return set_answer
+
+
+NO_SPACE = b'{"message": "no space left on device"}'
+NO_PROGRAM = b'{"message": "runc create failed: exec: \\"vllm\\": executable file not found in $PATH"}'
+
+
+@pytest.mark.parametrize(
+    ("pattern", "status", "body", "kind", "said"),
+    [
+        ("/containers/create", 500, NO_SPACE, InfraError, "the container can't be run: no space left on device"),
+        ("/containers/create", 201, b"<html>", InfraError, "gives an answer that is none"),
+        (r"/containers/.*/json", 200, b"[1, 2]", InfraError, "gives an answer that is none"),
+        ("/start$", 500, NO_PROGRAM, ServerStartError, "executable file not found"),
+        ("/containers/create", 400, b'{"message": "bad option"}', ServerStartError, "bad option"),
+    ],
+)
+def test_trouble_of_the_container_engine_is_infra_and_what_it_refuses_is_not(
+    engine: Engine,
+    tmp_path: Path,
+    answers: Callable[[str, int, bytes], None],
+    pattern: str,
+    status: int,
+    body: bytes,
+    kind: type[Exception],
+    said: str,
+) -> None:
+    answers(pattern, status, body)
+    with pytest.raises(kind, match=re.escape(said)):
+        launch(spec(env={"FAKE_VLLM": "fail"}), log_dir=tmp_path)
+    assert engine.containers == {}
+    assert leases() == ()
+
+
+def test_a_container_that_is_not_made_in_time_is_infra(
+    engine: Engine, tmp_path: Path, answers: Callable[[str, int, bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "start", lambda _: time.sleep(3) or True)
+    with pytest.raises(InfraError, match=r"not ready after 1\.5 s .* the container engine has not started it"):
+        launch(spec(startup_timeout="1500 ms"), log_dir=tmp_path)
+
+
+def test_a_container_that_is_taken_away_is_infra(engine: Engine, tmp_path: Path) -> None:
+    with launch(spec(), log_dir=tmp_path) as live:
+        (gone,) = engine.containers.values()
+        engine.containers.clear()
+        assert gone.process is not None
+        gone.process.kill()
+        gone.process.wait()
+        wait_until(lambda: live.exit_code is not None, "its end is seen")
+        with pytest.raises(InfraError, match=r"still needed: the container can't be run: no container with name or ID"):
+            live.check_alive()
+
+
+def test_a_model_that_is_not_here_is_said_to_be_the_image_s(engine: Engine, tmp_path: Path) -> None:
+    with launch(spec(model="/models/none"), log_dir=tmp_path) as live:
+        assert live.log_path is not None
+        assert "/models/none is not on this machine: it has to be in the image" in live.log_path.read_text()
 
 
 @pytest.fixture

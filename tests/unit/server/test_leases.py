@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -20,8 +21,9 @@ import pytest
 
 from pytest_llmperf.cli.__main__ import main
 from pytest_llmperf.errors import InfraError
-from pytest_llmperf.plan import LAUNCH_VARIABLE
-from pytest_llmperf.server.leases import Found, end, lease_folder, leases
+from pytest_llmperf.plan import LAUNCH_VARIABLE, ServerSpec
+from pytest_llmperf.server.caches import cache_folders
+from pytest_llmperf.server.leases import Found, end, lease_folder, leases, new_lease, noted
 from pytest_llmperf.server.process import ServerProcess
 from pytest_llmperf.server.tree import started
 
@@ -234,7 +236,7 @@ def test_what_can_not_be_ended_keeps_its_lease(left: Left, capsys: pytest.Captur
     change(lease_is("stale").path, ended=["sh", "-c", "exit 3"])
     status, shown = reap(capsys)
     assert status == 1
-    assert "not ended: sh -c exit 3: exit status 3" in shown
+    assert "not ended: sh -c 'exit 3': exit status 3" in shown
     assert left.running() == set()
     change(lease_is("stale").path, ended=["/no/such/program"])
     status, shown = reap(capsys)
@@ -273,3 +275,103 @@ def test_a_folder_that_can_not_be_made_is_infra(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(InfraError, match=r"the folder of the leases .* can't be made: .*XDG_STATE_HOME says where"):
         ServerProcess.start(["sleep", "60"], dict(os.environ), tmp_path / "log")
+
+
+def written(tmp_path: Path, **fields: Any) -> Path:
+    """A lease of a launch whose pytest and guard have gone."""
+    lease = new_lease(["serve"], launch="abc", ended=["true"])
+    path = lease.path
+    gone = (2**22 + 1, "1")  # above what Linux gives
+    path.write_text(json.dumps({**lease.model_dump(mode="json"), "owner": gone, "guard": gone, **fields}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"owner": (10**30, "")}, {"owner": (-1, "")}, {"leader": (10**18, "5")}, {"processes": [(0, "5")]},
+        {"ended": ["a\0b"]}, {"env": {"A=B": "x"}}, {"env": {"A": "\0"}}, {"cwd": "a\0b"},
+    ],
+)  # fmt: skip
+def test_a_lease_of_nonsense_hides_no_other(
+    tmp_path: Path, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = written(tmp_path, **fields)
+    bad = bad.rename(bad.with_name("aaa.json"))
+    good = written(tmp_path)
+    assert main(["doctor", "reap"]) == 0
+    assert "no lease that this version can read" in capsys.readouterr().out
+    assert (bad.exists(), good.exists()) == (True, False)
+
+
+def test_a_lease_whose_stop_can_not_work_is_forgotten_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, ended=["sh", "-c", "echo no such job; exit 4"], launcher="command")
+    assert main(["doctor", "reap"]) == 1
+    assert "not ended: sh -c 'echo no such job; exit 4': exit status 4: no such job" in capsys.readouterr().out
+    assert main(["doctor", "reap", "--forget", "other"]) == 1
+    assert path.exists()
+    assert main(["doctor", "reap", "--forget", "abc"]) == 0
+    assert "forgotten: what its stop would end may still run" in capsys.readouterr().out
+    assert not path.exists()
+    held = written(tmp_path, owner=(os.getpid(), started(os.getpid())))
+    assert main(["doctor", "reap", "--forget", str(held)]) == 1
+    assert "not forgotten: it is in use" in capsys.readouterr().out
+    assert held.exists()
+
+
+def test_a_failed_stop_is_no_matter_where_nothing_answers_any_more(tmp_path: Path) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/health"
+        path = written(tmp_path, ended=["false"], launcher="command", ready=url)
+        assert main(["doctor", "reap"]) == 1  # somebody takes connections, and does not answer
+        assert path.exists()
+    assert main(["doctor", "reap"]) == 0
+    assert not path.exists()
+
+
+def test_without_a_home_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_uid: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InfraError, match=r"no home folder .*; set HOME, or XDG_STATE_HOME"):
+        lease_folder()
+    with pytest.raises(InfraError, match="set HOME, or XDG_CACHE_HOME"):
+        cache_folders(ServerSpec(name="s", engine="vllm", model="m"))
+
+
+def test_what_the_guard_noted_is_ended_where_the_guard_is_killed(tmp_path: Path) -> None:
+    """A worker that was forked late, in a session of its own and without an environment."""
+    go, pid = tmp_path / "go", tmp_path / "pid"
+    code = textwrap.dedent(f"""
+        import subprocess, time
+        from pathlib import Path
+        while not Path({str(go)!r}).exists():
+            time.sleep(0.02)
+        worker = subprocess.Popen(["sleep", "60"], env={{}}, start_new_session=True)
+        Path({str(pid)!r}).write_text(str(worker.pid))
+        time.sleep(60)
+    """)
+    process = ServerProcess.start([sys.executable, "-c", code], dict(os.environ), tmp_path / "log")
+    go.touch()
+    wait_until(lambda: pid.exists() and pid.read_text(), "the worker is there")
+    worker = psutil.Process(int(pid.read_text()))
+    try:
+        lease = lease_is("held").lease
+        assert lease is not None
+        assert lease.guard is not None
+        wait_until(lambda: worker.pid in [each for each, _ in noted(lease.path)], "it is noted, unasked")
+        os.kill(lease.guard[0], signal.SIGKILL)
+        wait_until(lambda: not process.poll(), "the end of the guard is seen")
+        assert process.stop(0) == ()
+        wait_until(lambda: not runs(worker), "the worker is gone")
+        assert leases() == ()
+    finally:
+        with suppress(psutil.Error):
+            worker.kill()

@@ -181,8 +181,17 @@ def test_an_executable_is_a_python_that_has_the_engine(tmp_path: Path, index: Pa
     copy.symlink_to(Path(program).parent.parent, target_is_directory=True)
     with pytest.raises(ConfigError, match=r"version: '9\.9' was asked for, but .* has xllamacpp 1\.0"):
         provision(spec(version="9.9", executable=str(tmp_path / "{version}" / "bin" / "python")))
-    with pytest.raises(InfraError, match="/bin/false does not run"):
+    with pytest.raises(ConfigError, match=r"executable: /bin/false is no Python that runs; .* give the path of that"):
         provision(spec(executable="/bin/false"))
+
+
+def test_a_console_script_stands_for_its_python(tmp_path: Path, index: Path) -> None:
+    program = provision(spec(version="1.0")).program[0]
+    script = tmp_path / "xllamacpp"
+    script.write_text(f"#!{program}\nraise SystemExit(1)\n")
+    script.chmod(0o755)
+    found = provision(spec(executable=str(script)))
+    assert (found.program, found.version) == ((program,), "1.0")
 
 
 def test_a_python_without_the_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
