@@ -241,10 +241,8 @@ class Guard:
     def _kill_group(self) -> None:
         # Where the tree is known, killing it is enough, and the group's number may already belong to others.
         if not LINUX:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.leader, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                return
 
 
 def main() -> int:
