@@ -12,7 +12,7 @@ __all__ = ["Variables", "Word", "Words"]
 def _words(words: tuple[str, ...]) -> tuple[str, ...]:
     for place, word in enumerate(words, 1):
         if "\0" in word:
-            raise ValueError(f"word {place}, {word!r}, holds a NUL character, which no command line can")
+            raise ValueError(f"word {place} holds a NUL character, which no command line can")
     return words
 
 
@@ -24,10 +24,11 @@ def _word(word: str) -> str:
 
 def _variables(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
+        shown = name if "=" not in name else f"{name.partition('=')[0]}=…"  # what follows may be a secret
         if not name or "=" in name or "\0" in name:
-            raise ValueError(f"{name!r} can't be the name of a variable")
+            raise ValueError(f"{shown!r} can't be the name of a variable")
         if "\0" in value:
-            raise ValueError(f"{name} = {value!r} holds a NUL character, which no variable can")
+            raise ValueError(f"the value of {name} holds a NUL character, which no variable can")
     return env
 
 

@@ -108,6 +108,7 @@ Of the engine's own page of metrics, under the names that every engine has here:
   histograms   ttft queue_wait prefill_time decode_time e2e: count and total (seconds) of what was observed since
                the server began, and for each upper bound of bounds in counts how many lay at or below it
   pages        the same for each process of the server, where several are read
+  untold       what the page states as something that it cannot be (negative, no number, a share over 1), and how
   logged       true: lines of the server's log told it, since no page did
 
 peak_memory is the largest rss_bytes or, on GPUs, the largest sum of server_bytes (used_bytes where any is null) over

@@ -78,7 +78,8 @@ def gpu_state(trial: Trial, facts: GpuFacts = _PLAIN) -> tuple[list[str], list[s
         if facts.locked_mhz is not None:
             reasons += _strayed(gpu, samples, facts.locked_mhz)
         notes += _unseen(gpu, near[gpu], shared=facts.shared)
-        if gap := gap_in([sample.t_ns for sample in trial.telemetry.gpu if sample.gpu == gpu], window):
+        seen = [sample.t_ns for sample in trial.telemetry.gpu if sample.gpu == gpu]
+        if near[gpu] and (gap := gap_in(seen, window)):
             notes.append(f"GPU {gpu} was {gap}: what slowed it down then, or who else was on it, is not known")
     return reasons, notes
 

@@ -439,7 +439,7 @@ def test_the_gap_of_chunks_is_left_out_where_a_chunk_is_no_token() -> None:
 def test_values_of_a_launch_say_how_they_were_measured_and_leave_out_what_is_known_by_its_bucket() -> None:
     empty, full = Buckets(0, 0, (1, 2), (0, 0)), Buckets(9, 9.0, (1, 2), (4, 9))
     telemetry = Telemetry(
-        gpu=tuple(GpuSample(at, 0, 50, None) for at in (0, 1)), gpus=(0,),
+        gpu=tuple(GpuSample(at, 0, 50, None) for at in (0, 1_000_000_000)), gpus=(0,),
         engine=tuple(EngineSample(at, {}, {"queue_wait": told}) for at, told in ((0, empty), (2_000_000_000, full))),
     )  # fmt: skip
     start = StartUp(memory_bytes=70, whole_gpus=True)
