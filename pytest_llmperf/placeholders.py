@@ -8,10 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMMAND", "beside", "filled", "placeholders", "require_filled"]
+__all__ = ["COMMAND", "VERSION", "beside", "filled", "placeholders", "require_filled", "require_version_place"]
 
 COMMAND: Final = "{command}"
 """A word of its own, for several: the whole command line of the engine."""
+VERSION: Final = "{version}"
+"""Stands in paths and images for the version of the engine."""
 _PLACED: Final = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 """``${name}`` is the shell's, and other braces are the command's own."""
 
@@ -61,3 +63,18 @@ def filled(words: Sequence[str], values: Mapping[str, object], command: Sequence
     for word in words:
         found += command if word == COMMAND else [_PLACED.sub(value, word)]
     return tuple(found)
+
+
+def require_version_place(name: str, written: str, version: str | None) -> None:
+    """Raise ValueError where ``{version}`` and ``version`` do not go together."""
+    if re.search(r"[{}]", written.replace(VERSION, "")):
+        raise ValueError(f"{name} = {written!r} may hold {VERSION} and no other braces")
+    placed = VERSION in written
+    if name == "image" and placed:
+        raise ValueError(f"image = {written!r} is one image; with {VERSION} it is an image_template")
+    if placed and version is None:
+        raise ValueError(f"{name} = {written!r} needs version")
+    if not placed and (version is not None or name == "image_template"):
+        raise ValueError(f"{name} = {written!r} is the same for every version; write {VERSION} into it" + (
+            "" if name == "image_template" else ", or leave out version"
+        ))  # fmt: skip

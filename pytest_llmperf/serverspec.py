@@ -12,7 +12,15 @@ from pydantic import Field, field_validator, model_validator
 
 from pytest_llmperf.commandline import Variables, Word, Words
 from pytest_llmperf.fields import Bytes, Frozen, GiB, Gpus, Pause, Seconds, TimeLimits, on_other_machine, spread_gpus
-from pytest_llmperf.placeholders import COMMAND, beside, filled, placeholders, require_filled
+from pytest_llmperf.placeholders import (
+    COMMAND,
+    VERSION,
+    beside,
+    filled,
+    placeholders,
+    require_filled,
+    require_version_place,
+)
 
 __all__ = ["LAUNCH_ONLY", "LAUNCH_VARIABLE", "Launcher", "ServerSpec"]
 
@@ -27,7 +35,6 @@ Launcher = Literal["process", "command", "container"]
 LAUNCH_VARIABLE: Final = "PYTEST_LLMPERF_LAUNCH"
 """Set in a launched server's environment to a name of its launch; every process that comes of it inherits it."""
 
-_PLACE: Final = "{version}"
 _OWN: Final = ("engine", "url", "api_key_env", "ca_file", "tokenizer", "gpus", "startup_timeout", "limits", "identity")
 _NO_PLACES: Final = frozenset({*LAUNCH_ONLY, *_OWN, "metrics_urls", "folder"} - {"version", "port"})
 """Fields that no placeholder stands for."""
@@ -193,7 +200,7 @@ class ServerSpec(Frozen):
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} both say what to run; keep one of them")
         for name in given:
-            _require_placed(name, getattr(self, name), self.version)
+            require_version_place(name, getattr(self, name), self.version)
         return self
 
     @model_validator(mode="after")
@@ -250,6 +257,14 @@ class ServerSpec(Frozen):
         """``words`` of the command launcher with their placeholders filled, and paths seen from ``folder``."""
         return filled(beside(words, self.folder), self._values(port), engine_command)
 
+    def ready_at(self, port: int) -> str:
+        """``ready_url`` with its port; empty where there is none."""
+        return filled((self.ready_url or "",), self._values(port))[0]
+
+    def metrics_at(self, port: int) -> tuple[str, ...]:
+        """``metrics_urls`` with their port."""
+        return filled(self.metrics_urls, self._values(port))
+
     @property
     def elsewhere(self) -> bool:
         """Whether the server's machine is not known to be this one."""
@@ -271,27 +286,12 @@ class ServerSpec(Frozen):
     @property
     def image_name(self) -> str | None:
         """``image``, or ``image_template`` with the version in its place."""
-        return self.image or (self.image_template and self.image_template.replace(_PLACE, self.version or ""))
+        return self.image or (self.image_template and self.image_template.replace(VERSION, self.version or ""))
 
     @property
     def program(self) -> str | None:
         """``executable`` with the version in its place, seen from ``folder``."""
         if self.executable is None:
             return None
-        path = Path(self.executable.replace(_PLACE, self.version or "")).expanduser()
+        path = Path(self.executable.replace(VERSION, self.version or "")).expanduser()
         return str(path if self.folder is None else self.folder / path)
-
-
-def _require_placed(name: str, written: str, version: str | None) -> None:
-    """Raise ValueError where ``{version}`` and ``version`` do not go together."""
-    if re.search(r"[{}]", written.replace(_PLACE, "")):
-        raise ValueError(f"{name} = {written!r} may hold {_PLACE} and no other braces")
-    placed = _PLACE in written
-    if name == "image" and placed:
-        raise ValueError(f"image = {written!r} is one image; with {_PLACE} it is an image_template")
-    if placed and version is None:
-        raise ValueError(f"{name} = {written!r} needs version")
-    if not placed and (version is not None or name == "image_template"):
-        raise ValueError(f"{name} = {written!r} is the same for every version; write {_PLACE} into it" + (
-            "" if name == "image_template" else ", or leave out version"
-        ))  # fmt: skip

@@ -45,7 +45,7 @@ def start_command(order: Order) -> ServerProcess:
 
 
 def _ready(order: Order) -> str:
-    return base_url(order.spec.filled((order.spec.ready_url or "",), order.port)[0])[0] + order.engine.ready_path
+    return base_url(order.spec.ready_at(order.port))[0] + order.engine.ready_path
 
 
 def _unknown(_pid: int) -> None:

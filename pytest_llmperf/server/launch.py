@@ -188,7 +188,7 @@ def _start(asked: _Asked) -> Launch:
     by_command, needs_compiling = spec.launched_by == "command", cold(spec)
     base, host, port, tls = f"http://{HOST}:{order.port}", HOST, order.port, False
     if by_command:
-        base, host, port, tls = base_url(spec.filled((spec.ready_url or "",), port)[0])
+        base, host, port, tls = base_url(spec.ready_at(port))
     headers = request_headers(spec) if by_command else {}
     endpoint, answered = Endpoint(base, host, port, tls, "", engine.name, headers), False
     with open_client(endpoint, ca_file=spec.ca_file, timeout=min(60.0, spec.startup_timeout)) as control:

@@ -73,7 +73,7 @@ class Scraper:
     @classmethod
     def of(cls, engine: Engine, endpoint: Endpoint, spec: ServerSpec) -> Self | None:
         """None where there is no page that we can read."""
-        urls = spec.filled(spec.metrics_urls, endpoint.port)
+        urls = spec.metrics_at(endpoint.port)
         known = (urls or engine.metrics_url) and engine.series
         return cls(engine, endpoint, urls=urls, ca_file=spec.ca_file) if known else None
 

@@ -164,3 +164,22 @@ def test_of_the_embedded_engine_what_it_states_is_read_and_what_it_lacks_is_not_
     records = read_records(pytester.path / "llmperf-report" / trial["records"])
     assert grown == sum(record.prompt_tokens or 0 for record in records) > 0
     assert not any("metrics" in warning for warning in trial["warnings"])
+
+
+def test_a_server_that_a_command_starts_is_watched_where_the_configuration_says(pytester: pytest.Pytester) -> None:
+    """Paths of the commands are seen from the configuration, addresses are no paths."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_it=TEST.replace("EXPECTED", ""))
+    for name, does in (("start", 'exec "$@"'), ("stop", 'echo "$1" > "$(dirname "$0")/stopped"')):
+        script = pytester.path / f"{name}.sh"
+        script.write_text(f"#!/bin/sh\n{does}\n")
+        script.chmod(0o755)
+    pytester.makepyprojecttoml(
+        f"{SERVER}launcher = 'command'\nstart = ['./start.sh', '{{command}}']\nready_url = 'http://127.0.0.1:{{port}}'\n"
+        "metrics_urls = ['http://127.0.0.1:{port}/metrics']\nstop = ['./stop.sh', '{port}']\n"
+    )
+    compare(pytester)
+    found = the_test(pytester)
+    assert found["verdict"] == "PASS"
+    assert found["trials"][0]["metrics"]["queue_wait_mean"]["value"] == pytest.approx(0.625)
+    assert (pytester.path / "stopped").read_text().strip().isdecimal()

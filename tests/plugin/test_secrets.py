@@ -111,7 +111,7 @@ def test_the_same_key_in_a_variable_of_another_name_is_hidden_as_well(
 @pytest.mark.parametrize(
     ("server", "option", "said"),
     [
-        (f"extra_args = '--api-key {SECRET}'", "", "servers.x.extra_args: a text: input should be a valid"),
+        (f"extra_args = '--api-key {SECRET}'", "", "servers.x.extra_args: a text is no list"),
         ("", f"--llmperf-set=env.API_KEY {SECRET}", "--llmperf-set: env.API_KEY: write key=value"),
     ],
 )
@@ -127,20 +127,20 @@ def test_errors_of_the_configuration_quote_no_value_that_may_be_secret(
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"extra_args": SECRET}, "servers.x.extra_args: a text: input should be a valid"),
+        ({"extra_args": SECRET}, "servers.x.extra_args: a text is no list"),
         ({"extra_args": [SECRET, 5]}, "servers.x.extra_args.1: a number: input should be a valid string"),
-        ({"env": SECRET}, "servers.x.env: a text: input should be a valid dictionary"),
+        ({"env": SECRET}, "servers.x.env: a text is no table"),
         ({"env": {"A": [SECRET]}}, "servers.x.env.A: a list: input should be a valid string"),
-        ({"start": SECRET}, "servers.x.start: a text: "),
-        ({"stop": {"a": SECRET}}, "servers.x.stop: a table: "),
-        ({"logs": SECRET}, "servers.x.logs: a text: "),
+        ({"start": SECRET}, "servers.x.start: a text is no list"),
+        ({"stop": {"a": SECRET}}, "servers.x.stop: a table is no list"),
+        ({"logs": SECRET}, "servers.x.logs: a text is no list"),
         ({"url": f"me:{SECRET}@host"}, "servers.x.url: "),
         ({"url": f"http://h/?key={SECRET}"}, "servers.x.url: "),
     ],
 )
 def test_no_value_that_may_be_secret_is_quoted(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_server("x", {"engine": "vllm", **table}, "llmperf.toml")
+        read_server("x", {"engine": "vllm", **table}, "llmperf.toml", Path("/"))
     assert said in str(caught.value)
     assert SECRET not in str(caught.value)
 

@@ -80,7 +80,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spec(**fields: Any) -> ServerSpec:
     table = {"engine": "vllm", "model": "m", "launcher": "command", "ready_url": "http://127.0.0.1:{port}"}
-    return ServerSpec.model_validate({"name": "far", **table, **fields})
+    return ServerSpec.model_validate({"name": "far", "folder": "/", **table, **fields})
 
 
 def submitted(cluster: Cluster, *more: str, **fields: Any) -> ServerSpec:
