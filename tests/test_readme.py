@@ -121,7 +121,7 @@ def test_toml_examples_are_valid() -> None:
     settings = Settings.model_validate({**configuration["tool"]["llmperf"], "source": "README.md"})
     assert set(settings.servers) == {"small", "staging"}
     tables = servers["tool"]["llmperf"]["servers"]
-    assert {name: read_server(name, table, "README.md").launched_by for name, table in tables.items()} == {
+    assert {name: read_server(name, table, "README.md", ROOT).launched_by for name, table in tables.items()} == {
         "upgrade": "process", "box": "container", "kubernetes": "command", "slurm": "command",
     }  # fmt: skip
 
