@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_llmperf.engines.engine import DTYPES, mapping
+from pytest_llmperf.engines.engine import mapping
+from pytest_llmperf.engines.parameters import DTYPES
 
 __all__ = ["CONFIG", "checkpoint_facts"]
 

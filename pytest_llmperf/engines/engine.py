@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
 from pytest_llmperf.engines.parameters import SETTABLE, Parameters, flag_problem, same_version
 from pytest_llmperf.errors import ConfigError
@@ -13,7 +13,6 @@ from pytest_llmperf.records import Api
 from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = [
-    "DTYPES",
     "SETTABLE",
     "Documents",
     "Engine",
@@ -30,9 +29,6 @@ __all__ = [
 
 Documents = Mapping[str, Any]
 """Path → what the server answered there: parsed JSON, or text where it isn't JSON. Paths without answer are absent."""
-
-DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-"""Data types of weights → as a quantization is called."""
 
 Evidence = Literal["run for real", "from documentation"]
 

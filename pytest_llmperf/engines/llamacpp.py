@@ -18,12 +18,12 @@ __all__ = ["LLAMACPP", "LOG_PATTERNS", "SERIES", "read_facts", "request_extras"]
 _BUILD: Final = re.compile(r"b?(\d+)(?:-([0-9a-f]+))?\Z")
 """``b11434``, or with the commit as ``build_info`` has it: ``b11434-4f3c2a1d``."""
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
-    "max_num_seqs": "--parallel",
-    "max_model_len": "--ctx-size",
+    "max_num_seqs": Flag("--parallel", also="-np"),
+    "max_model_len": Flag("--ctx-size", also="-c"),
     "enable_prefix_caching": Flag("--cache-prompt", off="--no-cache-prompt"),
-    "max_num_batched_tokens": "--batch-size",
-    "threads": "--threads",
-    "kv_cache_dtype": Flag("--cache-type-k {} --cache-type-v {}"),
+    "max_num_batched_tokens": Flag("--batch-size", also="-b"),
+    "threads": Flag("--threads", also="-t"),
+    "kv_cache_dtype": Flag("--cache-type-k {} --cache-type-v {}", also="-ctk -ctv"),
 }
 SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {
     "running": ("llamacpp:requests_processing",),

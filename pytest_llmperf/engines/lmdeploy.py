@@ -25,7 +25,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "enable_prefix_caching": Flag("--enable-prefix-caching", off=""),
     "max_num_batched_tokens": "--max-prefill-token-num",
     "tensor_parallel_size": "--tp",
-    "quantization": "--model-format",
+    "quantization": Flag("--model-format", dtype="--dtype"),
     "kv_cache_dtype": "--quant-policy",
 }
 _TOLD: Final = {

@@ -13,6 +13,7 @@ from pytest_llmperf.plan import ServerSpec
 
 __all__ = [
     "CANONICAL",
+    "DTYPES",
     "SETTABLE",
     "Flag",
     "Parameters",
@@ -32,6 +33,10 @@ CANONICAL: Final = (
 
 SETTABLE: Final = (*CANONICAL, "quantization", "kv_cache_dtype")
 """Canonical parameters, and what else of a model's numbers a launch can set where the engine has a flag for it."""
+
+
+DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""Data types of weights → as a quantization is called."""
 
 
 @final
@@ -54,6 +59,10 @@ class Flag:
     """First version that does not have it any more."""
     instead: str = ""
     """What to write where it does not exist any more."""
+    dtype: str = ""
+    """Of ``quantization``: the flag for ``bf16``, which is no quantization but the data type of weights without one."""
+    also: str = ""
+    """Other spellings that the engine takes, separated by blanks."""
 
 
 Parameters = Mapping[str, str | Flag]
@@ -116,6 +125,7 @@ def named_words(parameters: Parameters) -> dict[str, str]:
         flag = _flag(given)
         words = [*flag.words.split(), *(flag.off or "").split()]
         found |= {word: name for word in words if word.startswith("--") or len(words) == 1}
+        found |= dict.fromkeys(flag.also.split(), name)
     return found
 
 
@@ -123,6 +133,10 @@ def _words(flag: Flag, value: object) -> tuple[str, ...]:
     if isinstance(value, bool) and flag.off is not None:
         return tuple((flag.words if value else flag.off).split())
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if flag.dtype:
+        for dtype, name in DTYPES.items():
+            if text.lower() in (dtype, name):
+                return (flag.dtype, dtype)
     words = flag.words.split()
     if "{}" in words:
         return tuple(text if word == "{}" else word for word in words)

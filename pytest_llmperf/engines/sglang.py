@@ -40,8 +40,8 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "enable_chunked_prefill": Flag("", off="--chunked-prefill-size -1"),
     # --max-prefill-tokens bounds a step too, but by default is the larger of the two.
     "max_num_batched_tokens": "--chunked-prefill-size",
-    "tensor_parallel_size": "--tp-size",
-    "quantization": "--quantization",
+    "tensor_parallel_size": Flag("--tp-size", also="--tensor-parallel-size --tp"),
+    "quantization": Flag("--quantization", dtype="--dtype"),
     "kv_cache_dtype": "--kv-cache-dtype",
 }
 _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {

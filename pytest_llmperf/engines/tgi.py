@@ -21,7 +21,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "enable_prefix_caching": Flag("PREFIX_CACHING 1", off="PREFIX_CACHING 0"),
     "max_num_batched_tokens": "--max-batch-prefill-tokens",
     "tensor_parallel_size": "--num-shard",
-    "quantization": "--quantize",
+    "quantization": Flag("--quantize", dtype="--dtype"),
     "kv_cache_dtype": "--kv-cache-dtype",
 }
 _SERIES: Final[Mapping[Quantity, tuple[str, ...]]] = {

@@ -22,7 +22,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     # The configuration calls it page_size since 5.17 and warns of this name, which is the only one of the flag.
     "block_size": "--cb-block-size",
     "max_num_batched_tokens": "--cb-max-batch-tokens",
-    "quantization": "--quantization",
+    "quantization": Flag("--quantization", dtype="--dtype"),
 }
 
 

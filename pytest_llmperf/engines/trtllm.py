@@ -30,7 +30,7 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max_batch_size",
     "max_model_len": "--max_seq_len",
     # The name that 0.18.2 has and newer versions keep, beside --free_gpu_memory_fraction.
-    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+    "gpu_memory_utilization": Flag("--kv_cache_free_gpu_memory_fraction", also="--free_gpu_memory_fraction"),
     # The oldest versions that are known to have these keys.
     "block_size": Flag("kv_cache_config.tokens_per_block", since="1.2"),
     "enable_prefix_caching": Flag(

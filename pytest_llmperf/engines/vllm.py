@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pytest_llmperf.engines.engine import (
-    DTYPES,
     Documents,
     Engine,
     LiveFacts,
@@ -18,13 +17,12 @@ from pytest_llmperf.engines.engine import (
 )
 from pytest_llmperf.engines.flags import flags_of
 from pytest_llmperf.engines.models import find_weights
-from pytest_llmperf.engines.parameters import Flag, arguments, before
+from pytest_llmperf.engines.parameters import DTYPES, Flag, arguments, before
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.samples import Gauge, Quantity
 
 __all__ = ["VLLM", "read_facts"]
 
-_SHARE_FLAGS: Final = ("--gpu-memory-utilization", "--device-memory-utilization")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _CACHE_INFO: Final = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -42,7 +40,7 @@ _SERVER_INFO: Final = "/server_info?config_format=json"
 _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "max_num_seqs": "--max-num-seqs",
     "max_model_len": "--max-model-len",
-    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "gpu_memory_utilization": Flag("--gpu-memory-utilization", also="--device-memory-utilization"),
     "block_size": "--block-size",
     "swap_space": Flag(
         "--swap-space", until="0.18", instead="kv_offloading_size (swapping itself had no effect from 0.8 on)"
@@ -51,8 +49,8 @@ _PARAMETERS: Final[Mapping[str, str | Flag]] = {
     "enable_prefix_caching": Flag("--enable-prefix-caching", off="--no-enable-prefix-caching"),
     "enable_chunked_prefill": Flag("--enable-chunked-prefill", off="--no-enable-chunked-prefill"),
     "max_num_batched_tokens": "--max-num-batched-tokens",
-    "tensor_parallel_size": "--tensor-parallel-size",
-    "quantization": "--quantization",
+    "tensor_parallel_size": Flag("--tensor-parallel-size", also="-tp"),
+    "quantization": Flag("--quantization", dtype="--dtype", also="-q"),
     "kv_cache_dtype": "--kv-cache-dtype",
 }
 _OLD_PARAMETERS: Final[Mapping[str, str | Flag]] = {
@@ -121,18 +119,11 @@ def _environment(spec: ServerSpec, _port: int) -> dict[str, str]:
     return {"VLLM_NO_USAGE_STATS": "1", **({"VLLM_SERVER_DEV_MODE": "1"} if host in _LOOPBACK else {})}
 
 
-def _memory_share(spec: ServerSpec) -> float | None:
+def _memory_share(spec: ServerSpec) -> float:
     """Of the whole memory: it refuses to start where less is free (``v1/worker/gpu_worker.py``)."""
     if spec.gpu_memory_utilization is not None:
         return spec.gpu_memory_utilization
-    flags = flags_of(spec.extra_args)
-    written = next((flags[flag] for flag in _SHARE_FLAGS if flag in flags), None)
-    if written is None:
-        return 0.9 if before(spec.version, "0.20") else 0.92  # config/cache.py of 0.19.1 and of 0.20.0
-    try:
-        return float(written)
-    except ValueError:
-        return None
+    return 0.9 if before(spec.version, "0.20") else 0.92  # config/cache.py of 0.19.1 and of 0.20.0
 
 
 def _request_extras(_spec: ServerSpec) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _require_consistent(spec: ServerSpec, engine: Engine, where: str, prefix: st
     """Raise ConfigError for parameters that the engine lacks, and where two places say the same thing."""
     from pytest_llmperf.engines.engine import check_parameters
     from pytest_llmperf.engines.flags import flags_of
-    from pytest_llmperf.engines.parameters import arguments
+    from pytest_llmperf.engines.parameters import arguments, written
 
     try:
         check_parameters(engine, spec)
@@ -82,6 +82,11 @@ def _require_consistent(spec: ServerSpec, engine: Engine, where: str, prefix: st
     for flag in flags_of(spec.extra_args):
         if (key := key_of_flag(engine, flag)) is not None:
             raise ConfigError(where, f"{prefix}.extra_args", f"{flag} is the flag of {key}; write {key} = … instead")
+    by_key = {words[0]: key for key, words in written(engine.parameters, spec).items() if words[0].startswith("-")}
+    for flag in flags_of(spec.extra_args):
+        if flag in by_key:
+            key = by_key[flag]
+            raise ConfigError(where, f"{prefix}.extra_args", f"{flag} is what {key} = {getattr(spec, key)!r} sets too")
     for name, key in _variables(engine).items() if spec.env else ():
         if name in spec.env:
             raise ConfigError(where, f"{prefix}.env.{name}", f"is the variable of {key}; write {key} = … instead")

@@ -227,6 +227,15 @@ def test_memory_of_the_host_has_a_unit_or_is_a_number_of_gib(tmp_path: Path) -> 
         ("engine = 'vllm'\nextra_args = ['--model=b']", "--model is the flag of model; write model = … instead"),
         ("engine = 'vllm'\nextra_args = ['--no-enable-prefix-caching']", "is the flag of enable_prefix_caching"),
         ("engine = 'lmdeploy'\nextra_args = ['--server-port', '1']", "--server-port is the flag of port"),
+        ("engine = 'vllm'\nextra_args = ['-tp', '2']", "-tp is the flag of tensor_parallel_size"),
+        ("engine = 'vllm'\nextra_args = ['-q=fp8']", "-q is the flag of quantization"),
+        ("engine = 'sglang'\nextra_args = ['--tp', '2']", "--tp is the flag of tensor_parallel_size"),
+        ("engine = 'llamacpp'\nextra_args = ['-c', '2']", "-c is the flag of max_model_len"),
+        ("engine = 'trtllm'\nextra_args = ['--free_gpu_memory_fraction=1']", "is the flag of gpu_memory_utilization"),
+        (
+            "engine = 'vllm'\nquantization = 'bf16'\nextra_args = ['--dtype', 'float16']",
+            "servers.s.extra_args: --dtype is what quantization = 'bf16' sets too",
+        ),
         ("engine = 'tgi'\nextra_args = ['--model-id', 'b']", "--model-id is the flag of model"),
         ("engine = 'sglang'\nextra_args = ['--hicache-size', '8']", "is the flag of kv_offloading_size"),
         (

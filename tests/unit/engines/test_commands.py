@@ -99,6 +99,15 @@ def test_vllm_switches_chunked_prefill_off_as_its_version_reads_it(version: str 
     ]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "lmdeploy", "transformers"])
+@pytest.mark.parametrize(("named", "dtype"), [("bf16", "bfloat16"), ("FP16", "float16"), ("float32", "float32")])
+def test_weights_that_are_not_quantized_have_a_data_type(engine: str, named: str, dtype: str) -> None:
+    made = command(engine, quantization=named)
+    assert made[made.index("--dtype") + 1] == dtype
+    assert not {"--quantization", "--quantize", "--model-format"} & {*made}
+    assert "--dtype" not in command(engine, quantization="fp8")
+
+
 def test_an_offloading_of_nothing_is_none() -> None:
     assert "--kv-offloading-size" not in command("vllm", kv_offloading_size=0)
     assert "--enable-hierarchical-cache" not in command("sglang", kv_offloading_size=0)
@@ -137,9 +146,6 @@ def test_sglang_is_not_made_to_generate_by_who_asks_whether_it_is_ready() -> Non
         ("vllm", {"version": "0.20.0"}, 0.92),
         ("vllm", {"version": "0.19.1"}, 0.9),
         ("vllm", {"gpu_memory_utilization": 0.5}, 0.5),
-        ("vllm", {"extra_args": ("--gpu-memory-utilization=0.4",)}, 0.4),
-        ("vllm", {"extra_args": ("--device-memory-utilization", "0.3")}, 0.3),
-        ("vllm", {"extra_args": ("--gpu-memory-utilization", "much")}, None),
         # Theirs is a share of the memory that they find free.
         *((name, {"gpu_memory_utilization": 0.9}, None) for name in ("sglang", "trtllm", "lmdeploy")),
         *((name, {}, None) for name in ("sglang", "trtllm", "lmdeploy", "tgi", "llamacpp", "ollama", "openai")),
