@@ -15,6 +15,8 @@ __all__ = ["START_METRICS", "WHOLE_GPUS", "start_values", "unseen_start"]
 
 WHOLE_GPUS: Final = "whole-gpus"
 """Source of a memory that is that of GPUs, not that of the server's processes."""
+_WARM_CACHES: Final = "warm-caches"
+"""Source of a time of compilation in which little was compiled."""
 START_METRICS: Final = ("time_to_ready", "time_to_ready_cold", "compile_time", "startup_memory")
 """Of a launch, and of no single load on it."""
 
@@ -23,8 +25,9 @@ def start_values(starts: Sequence[StartUp]) -> dict[str, MetricValue]:
     """Means over the launches that tell. What no launch tells is absent.
 
     Time to ready with warm and with cold caches apart; compilation of cold launches, memory until ready of warm ones,
-    of all where there are no such; KV capacity of all. Memory of whole GPUs is none of the server's processes: where
-    launches told both, that of the processes."""
+    of all where there are no such; KV capacity of all. Compilation with warm caches, which read what was compiled, has
+    a source of its own. Memory of whole GPUs is none of the server's processes: where launches told both, that of the
+    processes."""
     warm = [start for start in starts if not start.cold]
     measured = [start for start in warm or starts if start.memory_bytes is not None]
     whole = bool(measured) and all(start.whole_gpus for start in measured)
@@ -37,6 +40,8 @@ def start_values(starts: Sequence[StartUp]) -> dict[str, MetricValue]:
     }
     values = {name: [value for value in found if value is not None] for name, found in told.items()}
     found = {name: MetricValue(metric(name), sum(v) / len(v), len(v)) for name, v in values.items() if v}
+    if "compile_time" in found and len(warm) == len(starts):
+        found["compile_time"] = replace(found["compile_time"], source=_WARM_CACHES)
     if whole:
         found["startup_memory"] = replace(found["startup_memory"], source=WHOLE_GPUS)
     return found

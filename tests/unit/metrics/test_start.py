@@ -39,3 +39,9 @@ def test_what_no_launch_tells_names_its_reason(name: str, starts: list[StartUp],
 def test_a_server_without_caches_has_no_cold_start() -> None:
     found = unseen_start("time_to_ready_cold", [WARM], memory="", cache="")
     assert found.note == "no compile caches of this server are known here: 250 ms is time_to_ready"
+
+
+def test_what_is_compiled_with_warm_caches_is_told_apart() -> None:
+    cold, warm = StartUp(95, cold=True, compile_s=22.4), StartUp(25, compile_s=4.6)
+    found = [start_values(starts)["compile_time"] for starts in ([cold], [cold, warm], [warm, warm])]
+    assert [(each.value, each.source) for each in found] == [(22.4, ""), (22.4, ""), (4.6, "warm-caches")]
