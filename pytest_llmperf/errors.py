@@ -7,6 +7,7 @@ LlmperfError
 │   └── MarkerError       an argument of a marker
 ├── BaselineError         a stored baseline that cannot be used: truncated, of another schema, not what its path says
 ├── InfraError            trouble that says nothing about performance (port taken, disk full, no download)
+│   └── ServerTakenError  the server ended by no fault of its own
 └── ServerError           the server under test
     ├── ServerStartError  it did not become ready; holds command, exit code and last log lines
     ├── ServerDiedError   it ended while it was needed; the same evidence
@@ -27,6 +28,7 @@ __all__ = [
     "ServerDiedError",
     "ServerError",
     "ServerStartError",
+    "ServerTakenError",
     "SuiteError",
     "TargetError",
     "UsageError",
@@ -81,6 +83,14 @@ class BaselineError(LlmperfError):
 
 class InfraError(LlmperfError):
     """Trouble of the machine or the network that says nothing about performance."""
+
+
+class ServerTakenError(InfraError):
+    """The server ended while it was needed, by no fault of its own: its container was taken away, a disk is full."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
 
 
 class ServerError(LlmperfError):

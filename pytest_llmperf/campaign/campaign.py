@@ -20,7 +20,7 @@ from pytest_llmperf.campaign.rig import Observer, Rig
 from pytest_llmperf.campaign.umpire import Umpire
 from pytest_llmperf.checks import invalid_check
 from pytest_llmperf.comparisons import ComparisonReport, Forecast, JudgementReport
-from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError
+from pytest_llmperf.errors import InfraError, LlmperfError, ServerDiedError, ServerTakenError
 from pytest_llmperf.gate import Verdict, strongest
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import metrics_of
@@ -235,7 +235,7 @@ class Campaign:
                 case.starts["candidate"] = [*self._primed, self.ready().start]
             except LlmperfError as error:
                 case.error = error
-                if isinstance(error, ServerDiedError):
+                if isinstance(error, ServerDiedError | ServerTakenError):
                     self._rig.stop(error.what)  # the next test gets a launch of its own
                 return
         if case.open:
@@ -250,7 +250,7 @@ class Campaign:
         live = self.ready()
         try:
             live.check_alive()
-        except ServerDiedError as death:
+        except (ServerDiedError, ServerTakenError) as death:
             self._rig.stop(death.what)
             self.ready()
 

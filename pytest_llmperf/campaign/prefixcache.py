@@ -25,7 +25,7 @@ _PAUSE_S: Final = 0.2
 def left_in_cache(plan: Plan, live: Launch, loads: int) -> str | None:
     """Empty the cache; what to say where something of the ``loads`` before on this launch is still there.
 
-    What others have cached on a running server is theirs. Raises ServerDiedError.
+    What others have cached on a running server is theirs. Raises ServerDiedError and ServerTakenError.
     """
     if live.spec.targeted:
         return None

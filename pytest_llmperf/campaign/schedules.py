@@ -15,7 +15,7 @@ from pytest_llmperf.campaign.budget import Budget
 from pytest_llmperf.campaign.case import Case, Served
 from pytest_llmperf.campaign.rig import Arm, Rig
 from pytest_llmperf.differences import changes
-from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError
+from pytest_llmperf.errors import LlmperfError, ServerDiedError, ServerStartError, ServerTakenError
 from pytest_llmperf.identity import Identity
 from pytest_llmperf.measured import launch_values
 from pytest_llmperf.plan import ServerSpec
@@ -275,6 +275,10 @@ def _serve(
     except ServerDiedError as death:
         rig.stop(death.what)
         case.lose(rig, launch, arm, death)
+        return None
+    except ServerTakenError as loss:
+        rig.stop(loss.what)
+        case.error = loss
         return None
     except LlmperfError as error:
         case.error = error

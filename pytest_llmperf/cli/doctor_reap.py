@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -88,7 +87,7 @@ def _text(found: Found, outcome: str | None) -> str:
     if lease.container:
         lines.append(f"  container: {lease.container}")
     elif lease.ended:
-        lines.append(f"  stop:      {shlex.join(lease.ended)}")
+        lines.append(f"  stop:      {lease.stop}")
     if found.processes:
         lines.append(f"  running:   {', '.join(f'pid {pid}' for pid, _ in found.processes)}")
     if lease.report:

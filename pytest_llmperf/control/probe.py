@@ -38,8 +38,10 @@ __all__ = [
 OPENAI: Final[tuple[Api, ...]] = ("chat", "completions")
 _SHOWN_MODELS: Final = 10
 _NO_SUCH_API: Final = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-_NOBODY: Final = (404, 502, 503, 504)
+_NOBODY: Final = (502, 504)
 """What gateways say that have nobody to ask."""
+_NOT_NOW: Final = (404, 503)
+"""Some of them say that; and so does a server that is loading, or has no such path."""
 _HEALTH_SECONDS: Final = 3.0
 """Short, so that the end of the process is noticed between two tries; but some engines take a second to answer."""
 
@@ -63,13 +65,14 @@ def unready(client: httpx.Client, path: str) -> str | None:
     return None if ready else f"HTTP {response.status_code}: {server_message(response)}"
 
 
-def absent(client: httpx.Client, path: str) -> bool:
+def absent(client: httpx.Client, path: str, *, answered: bool) -> bool:
     """Whether nothing serves ``path``, for all that can be told: a refused connection, or a gateway with no server.
 
-    A server that takes connections and does not answer is there; and one that can't be reached may be.
+    ``answered``: it has been 200 before. A server that takes connections and does not answer is there; and one that
+    can't be reached may be.
     """
     try:
-        return fetch(client, path, seconds=_HEALTH_SECONDS).status_code in _NOBODY
+        return fetch(client, path, seconds=_HEALTH_SECONDS).status_code in (*_NOBODY, *(_NOT_NOW if answered else ()))
     except TargetError as error:
         return any(isinstance(cause, ConnectionRefusedError) for cause in causes(error))
 

@@ -89,6 +89,8 @@ class Engine:
     default_port: int
     cpu: bool
     """True where the model computes on the CPU, so that memory means host RSS."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """Other spellings of its flags for ``model`` and ``port`` → these."""
     command: Callable[[ServerSpec, int, str], list[str]] | None = None
     """``(spec, port, model)`` → argv. None: can't be launched here, only targeted by URL. The first item is the
     program, which another installation of the engine replaces by its own. ``spec.version`` is what is installed, as

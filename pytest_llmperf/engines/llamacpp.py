@@ -100,6 +100,7 @@ LLAMACPP: Final = Engine(
     title="llama.cpp",
     parameters=_PARAMETERS,
     default_port=8080,
+    spellings={"-m": "model"},
     cpu=False,
     command=_command,
     program="llama-server",

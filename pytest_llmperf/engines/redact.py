@@ -132,4 +132,9 @@ def _split(argument: str, secret: bool) -> tuple[str, list[str]]:
     if not found:
         for pattern in (_JSON, _URL, _HEADER):
             shown = pattern.sub(hidden, shown)
+        words = shown.split()
+        if len(words) > 1:  # of a shell: sh -c "serve --api-key …"
+            for word in (each.strip("'\"") for each, marked in zip(words, _following(words), strict=True) if marked):
+                found.append(word)
+                shown = shown.replace(word, HIDDEN)
     return shown, found

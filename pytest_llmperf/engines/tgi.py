@@ -71,6 +71,7 @@ TGI: Final = Engine(
     title="TGI",
     parameters=_PARAMETERS,
     default_port=3000,
+    spellings={"-p": "port"},
     cpu=False,
     command=_command,
     environment=_environment,

@@ -12,7 +12,7 @@ from typing import Final
 
 from pytest_llmperf.catalog import ENGINE_FAMILIES, Metric, metric
 from pytest_llmperf.metrics.coverage import LINES_S, PAGES_S, gap_in
-from pytest_llmperf.metrics.growth import Growth, growth, histogram_growth, is_several, pages_of, pooled, unstated
+from pytest_llmperf.metrics.growth import growth, histogram_growth, is_several, pages_of, pooled, unstated
 from pytest_llmperf.records import Trial
 from pytest_llmperf.samples import Buckets, Counter, EngineSample, Gauge, Quantity
 from pytest_llmperf.stats.quantile import quantile
@@ -59,9 +59,9 @@ def engine_values(trials: Sequence[Trial], hit_rate: MetricValue) -> dict[str, M
 def engine_latency(which: Metric, trials: Sequence[Trial]) -> MetricValue:
     """Mean (exact: sum / count) or percentile (interpolated in the buckets) of one of ``ENGINE_FAMILIES``."""
     name = next(each for each in ENGINE_FAMILIES if each == which.family.name)
-    grown = [found for trial in trials if not unstated(trial, name) and (found := histogram_growth(trial, name))]
+    grown = [found for trial in trials if (found := histogram_growth(trial, name))]
     added = pooled([histogram for histogram, _ in grown])
-    if added is None:
+    if added is None or any(unstated(trial, name) for trial in trials):
         return _absent(which, trials, any(name in s.histograms for t in trials for s in t.telemetry.engine),
                        rests_on=(name,))  # fmt: skip
     count = round(added.count)
@@ -135,7 +135,8 @@ def _preemptions(trials: Sequence[Trial]) -> MetricValue:
     """By the counter over the whole load; where it has none, by the lines of the log. Per load."""
     name: Counter = "preemptions"
     which = metric(name)
-    counted = [grown.by[name] for t in trials if (grown := _grown(t, [name], whole=True))]
+    short = any(unstated(trial, name, whole=True) for trial in trials)
+    counted = [] if short else [grown.by[name] for t in trials if (grown := growth(t, [name], whole=True))]
     logged = [float(n) for trial in trials if (n := trial.telemetry.preemption_warnings) is not None]
     found, said = (counted, None) if counted else (logged, "as the server's log counts them")
     if not found:
@@ -185,23 +186,18 @@ def _acceptance(trials: Sequence[Trial]) -> MetricValue:
         return MetricValue(which, None, 0, f"what the engine's pages state of it was {gap}")
     if stated:
         return MetricValue(which, math.fsum(stated) / len(stated), len(stated), "mean of what its pages state")
-    drafted = [grown.by["drafts"] for trial in trials if (grown := _grown(trial, ["drafts"]))]
+    drafted = [grown.by["drafts"] for trial in trials if (grown := growth(trial, ["drafts"]))]
     none = "no draft was verified: it does not decode speculatively"
     why = "it counts drafts, and not what was accepted" if any(drafted) else none
     return _absent(which, trials, bool(drafted), why, rests_on=("drafts", "accepted_tokens", "acceptance_length"))
 
 
-def _grown(trial: Trial, quantities: Sequence[Counter], *, whole: bool = False) -> Growth | None:
-    """As ``growth``; None too where the pages do not tell of all of the window."""
-    unknown = any(unstated(trial, quantity, whole=whole) for quantity in quantities)
-    return None if unknown else growth(trial, quantities, whole=whole)
-
-
 def _ratio(trials: Sequence[Trial], over: Counter, under: Counter) -> tuple[float, float, float] | None:
-    """Ratio of two counters' growth, the lower one, and the seconds; None where the lower one did not grow."""
-    grown = [found for trial in trials if (found := _grown(trial, [over, under]))]
+    """Ratio of two counters' growth, the lower one, and the seconds; None where the lower one did not grow, and where
+    the pages of some trial leave out some of its window."""
+    grown = [found for trial in trials if (found := growth(trial, [over, under]))]
     below = sum(found.by[under] for found in grown)
-    if below <= 0:
+    if below <= 0 or any(unstated(trial, quantity) for trial in trials for quantity in (over, under)):
         return None
     return sum(found.by[over] for found in grown) / below, below, sum(found.seconds for found in grown)
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from pytest_llmperf.metrics.coverage import short_of
-from pytest_llmperf.records import Trial
+from pytest_llmperf.records import Trial, Window
 from pytest_llmperf.samples import COUNTERS, Buckets, Counter, EngineSample, Histogram, Quantity
 
 __all__ = [
@@ -69,7 +69,7 @@ def is_several(trial: Trial) -> bool:
 def unstated(trial: Trial, quantity: Quantity, *, whole: bool = False) -> str | None:
     """Why the pages that state ``quantity`` do not tell how much it grew over the window, or the ``whole`` load; None
     where they do, or where no page states it."""
-    pages, window = pages_of(trial), trial.window
+    pages, window = pages_of(trial), _load(trial) if whole else trial.window
     states = [page.t_ns for page in pages if quantity in page.values or quantity in page.histograms]
     if not states:
         return None
@@ -79,6 +79,13 @@ def unstated(trial: Trial, quantity: Quantity, *, whole: bool = False) -> str | 
     ends = [min(max(t, window.start_ns), window.end_ns) for t in (pages[0].t_ns, states[-1])]
     gap = short_of(ends, window)
     return None if gap is None else f"the engine's pages leave some of the window out: {gap}"
+
+
+def _load(trial: Trial) -> Window:
+    """From the first request to the last answer, the window included."""
+    sent = [record.sent_ns for record in trial.records if record.sent_ns is not None]
+    closed = [record.closed_ns for record in trial.records if record.closed_ns is not None]
+    return Window(min((trial.window.start_ns, *sent)), max((trial.window.end_ns, *closed)))
 
 
 def growth(trial: Trial, quantities: Sequence[Counter], *, whole: bool = False) -> Growth | None:

@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from pytest_llmperf.control.target import base_url
+from pytest_llmperf.engines.redact import public_env
 from pytest_llmperf.server.leases import new_lease
 from pytest_llmperf.server.process import PACKAGES, ServerProcess
 from pytest_llmperf.server.started import Order
@@ -29,13 +30,14 @@ def start_command(order: Order) -> ServerProcess:
     engine_command = order.engine_command() if spec.uses_engine_command else ()
     start = spec.filled(spec.start, order.port, engine_command)
     job = {"start": start, "logs": spec.filled(spec.logs, order.port), "detached": spec.detached}
+    shown = public_env(spec)
     lease = new_lease(
         start,
         server=spec.name,
         launcher="command",
         report=order.log_path.parent,
         ended=spec.filled(spec.stop, order.port),
-        env=spec.env,
+        env={name: value for name, value in spec.env.items() if shown.get(name) == value},
         ready="" if spec.detached else _ready(order),
     )
     argv = [sys.executable, "-I", "-S", "-c", _ATTENDANT, str(PACKAGES), json.dumps(job)]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from pytest_llmperf.server.guardtalk import Input, append, end_of, replace_lease, say
+from pytest_llmperf.server.guardtalk import Input, append, end_of, nameless, replace_lease, say
 from pytest_llmperf.server.scribe import Scribe
 from pytest_llmperf.server.tree import (
     LINUX,
@@ -125,6 +125,8 @@ class Guard:
         A ``stop`` of the user's may need the server running (``kill $(cat pidfile)``); what removes a container waits
         for its end.
         """
+        if self.scribe is not None and not self.leader:
+            self.scribe.begin()  # nothing was started: what is said now is written all the same
         failed = self._run_ended() if self.job["first"] else None
         left = self.stop(grace) if self.leader else []
         if self.job["ended"] and not self.job["first"]:
@@ -141,12 +143,7 @@ class Guard:
         """Run ``ended``, whatever became of the tree. What went wrong, or None; its output goes to the log as well."""
         if not self.job["ended"]:
             return None
-        output = f"{self.job['log']}.stop"
-        try:
-            file = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.unlink(output)  # noqa: PTH108 - as above
-        except OSError:  # a full disk: it runs all the same
-            file = os.open(os.devnull, os.O_RDWR)
+        file = nameless(f"{self.job['log']}.stop")
         try:
             pid = self._spawn(self.job["ended"], dies=False, output=file)
         except (OSError, ValueError) as error:
@@ -156,8 +153,11 @@ class Guard:
             while self.codes[pid] is None and time.monotonic() < deadline:
                 self.reap()
                 time.sleep(0.01)
-            for process in ((pid, started(pid)), *descendants(pid)) if LINUX and self.codes[pid] is None else ():
-                kill(process, signal.SIGKILL)
+            if self.codes[pid] is None:  # not reaped yet, so that the number is its own
+                for process in descendants(pid) if LINUX else ():
+                    kill(process, signal.SIGKILL)
+                with suppress(PermissionError):  # sudo
+                    os.killpg(pid, signal.SIGKILL)
             said = end_of(file)
             self._keep(said)
             return failure(self.codes[pid], self.job["patience"], said.decode(errors="replace"))

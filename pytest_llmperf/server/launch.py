@@ -16,7 +16,14 @@ from pytest_llmperf.control.identify import read_identity
 from pytest_llmperf.control.probe import launched_model
 from pytest_llmperf.control.target import base_url, connect, request_headers
 from pytest_llmperf.engines import Engine, engine_of
-from pytest_llmperf.errors import InfraError, ServerDiedError, ServerError, ServerStartError
+from pytest_llmperf.errors import (
+    InfraError,
+    LlmperfError,
+    ServerDiedError,
+    ServerError,
+    ServerStartError,
+    ServerTakenError,
+)
 from pytest_llmperf.identity import Fact, Identity
 from pytest_llmperf.plan import Launcher, ServerSpec
 from pytest_llmperf.records import Endpoint
@@ -77,11 +84,14 @@ class Launch:
         return None if self._process is None else self._process.exit_code
 
     def check_alive(self) -> None:
-        """Raise ServerDiedError where the server was started here and has ended; InfraError if the machine failed."""
+        """Raise ServerDiedError where the server was started here and has ended, ServerTakenError where by no fault
+        of its own."""
         process = self._process
         if process is not None and not process.poll():
             if (trouble := process.trouble()) is not None:
-                raise InfraError(f"the server ended while it was still needed: {trouble} (log: {process.log_path})")
+                raise ServerTakenError(
+                    f"the server ended while it was still needed: {trouble} (log: {process.log_path})"
+                )
             raise ServerDiedError(
                 "the server ended while it was still needed",
                 command=process.command,
@@ -230,7 +240,10 @@ def _start(asked: _Asked) -> Launch:
             failure = error
             if isinstance(error, ServerError) and not isinstance(error, ServerStartError):
                 failure = start_error(process, f"the server is up but does not answer: {error}")
-            stop_server(process, spec, engine, endpoint, grace=0, answered=answered)
+            left = stop_server(process, spec, engine, endpoint, grace=0, answered=answered)
+            if left and isinstance(failure, LlmperfError):
+                stays = f"{', '.join(left)} could not be ended; see pytest-llmperf doctor reap"
+                raise InfraError(f"{failure}\n{spec.name}: {stays}") from error
             if failure is error:
                 raise
             raise failure from error

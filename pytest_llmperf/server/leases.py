@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from pytest_llmperf.engines.folders import home
-from pytest_llmperf.engines.redact import redact, secret_name
+from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import Launcher
 from pytest_llmperf.server.sweep import run_ended, survivors, sweep
@@ -97,6 +97,11 @@ class Lease(BaseModel):
     def path(self) -> Path:
         return lease_folder() / f"{self.launch}.json"
 
+    @property
+    def stop(self) -> str:
+        """``ended`` as it is shown."""
+        return shlex.join(redact(self.ended))
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -147,7 +152,7 @@ def new_lease(
         container=container,
         command=redact(command),
         ended=tuple(ended),
-        env={name: value for name, value in (env or {}).items() if not secret_name(name)},
+        env=dict(env or {}),
         ready=ready,
         cwd=str(Path.cwd()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -176,7 +181,7 @@ def end(found: Found) -> str | None:
     if left:
         problems.append(f"{', '.join(f'pid {pid}' for pid in left)} outlasted SIGKILL")
     if failed and (left or not _over(lease)):
-        problems.append(f"{shlex.join(redact(lease.ended))}: {failed}")
+        problems.append(f"{lease.stop}: {failed}")
     if not problems:
         found.path.unlink(missing_ok=True)
     return "; ".join(problems) or None
@@ -232,7 +237,7 @@ def _over(lease: Lease) -> bool:
     parts = urlsplit(lease.ready)
     base, host, port, tls = base_url(f"{parts.scheme}://{parts.netloc}")
     with open_client(Endpoint(base, host, port, tls, "", ""), timeout=_ASK_SECONDS) as client:
-        return absent(client, parts.path)
+        return absent(client, parts.path, answered=False)
 
 
 def _found(path: Path) -> Found | None:

@@ -9,6 +9,7 @@ from typing import Final
 from pytest_llmperf.control.client import Client, open_client
 from pytest_llmperf.control.probe import absent, unready
 from pytest_llmperf.engines import Engine
+from pytest_llmperf.engines.redact import redact
 from pytest_llmperf.errors import InfraError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.records import Endpoint
@@ -33,7 +34,7 @@ def await_vacant(spec: ServerSpec, client: Client, path: str, on_progress: Progr
     while unready(client, path) is None:
         passed = time.monotonic() - begun
         if passed > _LEAVING_SECONDS:
-            end = f" (stop: {shlex.join(spec.filled(spec.stop, spec.port or 0))})" if spec.stop else ""
+            end = f" (stop: {shlex.join(redact(spec.filled(spec.stop, spec.port or 0)))})" if spec.stop else ""
             raise InfraError(
                 f"something answers at {url} already, before anything was started: left by an earlier run? "
                 f"end it{end}, or give url in place of start to measure a running server"
@@ -56,7 +57,7 @@ def stop_server(
     if spec.detached and not answered:
         return left
     with open_client(endpoint, ca_file=spec.ca_file, timeout=10.0) as client:
-        if not absent(client, engine.ready_path):
+        if not absent(client, engine.ready_path, answered=answered):
             return left
-    process.forgive(f"nothing that was started runs here any more, and {endpoint.base_url} does not answer")
+    process.forgive(f"nothing that was started runs here any more, and nothing serves {endpoint.base_url}")
     return ()

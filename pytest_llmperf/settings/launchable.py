@@ -62,7 +62,7 @@ def key_of_flag(engine: Engine, flag: str) -> str | None:
     stands = {str(_PORT): "port", _MODEL: "model"}
     written = flags_of(_words(engine, bare)[1:])
     known = {**_OWN, **{name: stands[value] for name, value in written.items() if value in stands}}
-    known |= named_words(engine.parameters)
+    known |= {**named_words(engine.parameters), **engine.spellings}
     return {_spelt(name): key for name, key in known.items()}.get(_spelt(flag))
 
 

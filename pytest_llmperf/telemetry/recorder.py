@@ -63,7 +63,7 @@ def record(
 class Recorder:
     """Made by ``record``. Takes one sample on entry and one on exit, whatever the interval.
 
-    All samples are taken in its thread: a call to the driver, or to a file system, may never return.
+    Samples are taken in its thread: a call to the driver, or to a file system, may never return.
     """
 
     def __init__(self, pid: int | None, gpus: Sequence[int] | None, interval_s: float, sources: Sources) -> None:
@@ -77,6 +77,7 @@ class Recorder:
         self._gpu: list[GpuSample] = []
         self._rounds: list[int] = []
         self._trouble: str | None = None
+        self._asks_driver = True
         self._begun, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmperf-telemetry", daemon=True)
 
@@ -98,11 +99,11 @@ class Recorder:
         self._thread.join(waited)
         if self._thread.is_alive():
             self._trouble = "the sampler hung and was left behind"
-            if self._gpus:
+            if self._gpus and self._asks_driver:
                 leave_behind(self._thread, ANSWER_S - waited if waited else 0.0)
         if self._page is not None:
             self._page.__exit__(kind, error, trace)
-        if self._log is not None:
+        if self._log is not None and (self._asks_driver or not self._thread.is_alive()):
             self._log.end()
 
     @property
@@ -142,6 +143,7 @@ class Recorder:
         if self._trouble is not None:
             return
         now = time.monotonic_ns()
+        self._asks_driver = False
         try:
             sample = self._tree.sample(now) if self._tree is not None else None
             if sample is not None:
@@ -149,6 +151,7 @@ class Recorder:
             if self._log is not None:
                 self._log.look(now)
             pids = self._tree.pids if self._tree is not None else ()
+            self._asks_driver = True
             self._gpu += self._memory.sample(now, pids, whole=last)
         except Exception as error:
             self._trouble = _failed(error)

@@ -39,8 +39,8 @@ _HEADERS: Final = {
 @final
 class Scraper:
     """A context manager that fetches the page on entry, every ``interval_s``, and on exit. Never raises: what goes
-    wrong is in ``notes``. A page that fails three times in a row is given up. Entry and exit take little more than
-    ``timeout_s`` each, whatever the page does; an exit without a page so far waits for none.
+    wrong is in ``notes``. A page that fails three times in a row is given up. Entry takes little more than
+    ``timeout_s``, and exit that for every page, whatever they do; an exit without a page so far waits for none.
 
     It is asked like the API: certificates, socket and key of ``endpoint``. On another port (``:8002/metrics``) it is
     asked over plain HTTP and without the key, which nothing protects there. ``urls`` stand in for the engine's own
@@ -86,10 +86,10 @@ class Scraper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join((self._timeout_s if self._kept else 0.0) + _MORE_S)
+        self._thread.join((self._timeout_s * len(self._places) if self._kept else 0.0) + _MORE_S)
         if self._thread.is_alive():
             self._left.set()
-            if not self._problems:
+            if self._kept or not self._problems:
                 self._problems[f"no answer within {self._timeout_s:g} s"] += 1
 
     def samples(self) -> tuple[EngineSample, ...]:

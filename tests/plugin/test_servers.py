@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -105,41 +106,59 @@ def test_unknown_model_is_one_clear_error(pytester: pytest.Pytester) -> None:
     assert "truth" in text
 
 
-def test_server_that_dies_under_load_shows_the_evidence_and_keeps_records(pytester: pytest.Pytester) -> None:
-    """The engine is killed from the test's own process while its load runs."""
-    pytester.makepyfile(
-        """
-        import os, signal, threading
-        import pytest
+DIES = """
+import os, signal, threading
+import pytest
 
-        @pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 400}, concurrency=2, duration="60 s")
-        def test_dies(llmperf, llmperf_server):
-            import psutil
-            def kill():
-                port = int(llmperf_server.url.rpartition(":")[2])
-                for process in psutil.process_iter(["cmdline"]):
-                    command = process.info["cmdline"] or []
-                    if str(port) in command and any("embedded_server" in part for part in command):
-                        process.kill()
-            threading.Timer(1.0, kill).start()
-            llmperf.run()
+@pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 400}, concurrency=2, duration="60 s")
+def test_dies(llmperf, llmperf_server):
+    import psutil
+    def kill():
+        port = int(llmperf_server.url.rpartition(":")[2])
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or []
+            if str(port) in command and any("embedded_server" in part for part in command):
+                process.kill()
+    threading.Timer(1.0, kill).start()
+    llmperf.run()
 
-        @pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 8}, concurrency=2, requests=10)
-        def test_next_gets_a_launch_of_its_own(llmperf):
-            llmperf.run()
-        """
-    )
+@pytest.mark.llmperf(server="embedded", workload={"input": 24, "output": 8}, concurrency=2, requests=10)
+def test_next_gets_a_launch_of_its_own(llmperf):
+    llmperf.run()
+"""
+
+
+def died_and_healthy(pytester: pytest.Pytester) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """A server that is killed from the test's own process while its load runs, and the next test."""
+    pytester.makepyfile(DIES)
     result = pytester.runpytest_subprocess("--llmperf", "-p", "no:cacheprovider", timeout=60)
-    result.assert_outcomes(failed=1, passed=1)
-    text = no_traceback(result)
-    for expected in ("the server ended while it was still needed", "command:", "killed by signal 9", "log:"):
-        assert expected in text
     report = json.loads((pytester.path / "llmperf-report" / "report.json").read_text())
     died, healthy = report["tests"]
     assert died["trials"][0]["complete"] is False
     assert (pytester.path / "llmperf-report" / died["trials"][0]["records"]).is_file()
     assert healthy["verdict"] == "PASS"
     assert [launch["exit_code"] for launch in report["campaigns"][0]["launches"]] == [-9, 0]
+    return no_traceback(result), died, healthy
+
+
+def test_server_that_dies_under_load_shows_the_evidence_and_keeps_records(pytester: pytest.Pytester) -> None:
+    text, died, _ = died_and_healthy(pytester)
+    assert (died["verdict"], died["outcome"]) == ("NOT_RUN", "failed")
+    for expected in ("the server ended while it was still needed", "command:", "killed by signal 9", "log:"):
+        assert expected in text
+
+
+def test_server_that_was_taken_away_is_infra_and_the_next_test_has_its_own(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        from pytest_llmperf.server.process import ServerProcess
+
+        ServerProcess.trouble = lambda self: "its container was taken away" if self.exit_code else None
+        """
+    )
+    text, died, _ = died_and_healthy(pytester)
+    assert (died["verdict"], died["outcome"]) == ("INFRA", "error")
+    assert "the server ended while it was still needed: its container was taken away" in text
 
 
 def test_nothing_runs_after_an_ordinary_run(pytester: pytest.Pytester) -> None:

@@ -230,6 +230,8 @@ def test_memory_of_the_host_has_a_unit_or_is_a_number_of_gib(tmp_path: Path) -> 
         ("engine = 'vllm'\nextra_args = ['-tp', '2']", "-tp is the flag of tensor_parallel_size"),
         ("engine = 'vllm'\nextra_args = ['-q=fp8']", "-q is the flag of quantization"),
         ("engine = 'sglang'\nextra_args = ['--tp', '2']", "--tp is the flag of tensor_parallel_size"),
+        ("engine = 'llamacpp'\nextra_args = ['-m', 'b']", "-m is the flag of model"),
+        ("engine = 'tgi'\nextra_args = ['-p', '1']", "-p is the flag of port"),
         ("engine = 'llamacpp'\nextra_args = ['-c', '2']", "-c is the flag of max_model_len"),
         ("engine = 'trtllm'\nextra_args = ['--free_gpu_memory_fraction=1']", "is the flag of gpu_memory_utilization"),
         (

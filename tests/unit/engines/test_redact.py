@@ -20,6 +20,8 @@ from pytest_llmperf.engines.redact import redact, secret_name, secrets
         (['{"api_key": "sk-1", "n": 1}'], ['{"api_key": "***", "n": 1}']),
         (["https://user:pw@host/x"], ["https://user:***@host/x"]),
         (["--header", "Authorization: Bearer abc"], ["--header", "Authorization: Bearer ***"]),
+        (["sh", "-c", "serve m --api-key sk-1 --port 1"], ["sh", "-c", "serve m --api-key *** --port 1"]),
+        (["sh", "-c", "exec x --hf-token 'hf_1'"], ["sh", "-c", "exec x --hf-token '***'"]),
     ],
 )
 def test_secret_values_are_replaced(command: list[str], shown: list[str]) -> None:
@@ -36,6 +38,7 @@ def test_secret_values_are_replaced(command: list[str], shown: list[str]) -> Non
         ["http://host:8000/v1"],
         ["--ssl-keyfile", "/etc/key.pem"],
         ["max_tokens=5"],
+        ["sh", "-c", "serve --max-num-batched-tokens 8192 --tokenizer a"],
     ],
 )
 def test_other_values_stay(command: list[str]) -> None:

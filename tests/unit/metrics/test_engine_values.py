@@ -321,3 +321,27 @@ def test_the_window_may_begin_before_the_first_page() -> None:
     assert (found.by["requests"], found.seconds) == (2, 0.5)
     assert growth(load([at(3, {"requests": 1})]), ["requests"]) is None
     assert load([]).window == Window(2 * SECOND, 4 * SECOND)
+
+
+def test_a_load_that_its_pages_leave_in_the_middle_leaves_all_unknown() -> None:
+    """Two loads: one watched to its end, without a preemption; the other's pages end early, and had seen seven."""
+
+    def pages(until: int, preempted: float) -> Trial:
+        buckets = [Buckets(s, 2.0 * s, (4, math.inf), (s, s)) for s in range(until)]
+        return load([at(s, {"preemptions": preempted * s, "prefix_hits": s, "prefix_queries": 2 * s,
+                            "drafts": s, "accepted_tokens": s}, queue_wait=buckets[s])
+                     for s in range(until)], start=0, end=20)  # fmt: skip
+
+    names = ("preemptions", "prefix_hit_rate", "acceptance_length", "queue_wait_mean", "queue_wait_p95")
+    assert None not in [each.value for each in measure([pages(21, 0), pages(21, 1)], None, names).values()]
+    found = measure([pages(21, 0), pages(5, 1)], None, names)
+    assert [each.value for each in found.values()] == [None] * len(names)
+    assert "not seen for 16.0 s after the last sample" in (found["preemptions"].note or "")
+
+
+def test_preemptions_after_the_window_are_those_of_the_load_too() -> None:
+    late = record(0, sent_ms=0, chunks_ms=(10, 19_900))
+    seen = load([at(s, {"preemptions": 0}) for s in range(6)], start=0, end=5)
+    whole = Trial(**{**{name: getattr(seen, name) for name in seen.__slots__}, "records": (late,)})
+    assert measure([seen], None, ("preemptions",))["preemptions"].value == 0
+    assert measure([whole], None, ("preemptions",))["preemptions"].value is None

@@ -219,6 +219,38 @@ def test_a_stop_that_fails_is_infra_and_leaves_a_lease(cluster: Cluster, tmp_pat
     assert [found.standing for found in leases()] == ["held"]
 
 
+def test_a_start_that_fails_and_can_not_be_ended_is_infra(tmp_path: Path) -> None:
+    """Another start beside it would be measured beside it."""
+    wanted = spec(start=["true"], stop=["sh", "-c", "exit 5"], detached=True, startup_timeout="1.2 s")
+    with pytest.raises(InfraError, match=r"(?s)not ready after.*far: .*exit status 5.* the lease .* stays.*reap"):
+        launch(wanted, log_dir=tmp_path)
+    assert [found.standing for found in leases()] == ["held"]
+
+
+def test_a_server_that_still_loads_is_not_gone_because_its_stop_failed(tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as elsewhere:
+        Gateway.backend = free_port()  # nothing there: 503, as of a server that loads its model
+        threading.Thread(target=elsewhere.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{elsewhere.server_port}"
+        wanted = spec(start=["sleep", "60"], stop=["false"], ready_url=url, startup_timeout="1.2 s")
+        try:
+            with pytest.raises(InfraError, match=r"(?s)not ready after.*the lease .* stays"):
+                launch(wanted, log_dir=tmp_path)
+        finally:
+            elsewhere.shutdown()
+
+
+def test_the_lease_of_a_command_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGING", "sk-7654321")
+    env = {"STAGING": "sk-1234567", "PROXY": "http://me:hunter22@proxy", "KEEP": "1"}
+    words = [*SERVE, "m", "--host", "127.0.0.1", "--port", "{port}"]
+    with launch(spec(start=words, stop=["true"], env=env, api_key_env="STAGING"), log_dir=tmp_path):
+        [found] = leases()
+        assert found.lease is not None
+        assert found.lease.env == {"KEEP": "1"}
+        assert not {"sk-1234567", "hunter22"} & {*found.path.read_text().split('"')}
+
+
 def test_a_stop_that_hangs_is_ended_itself(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_llmperf.server.process.ENDED_SECONDS", 0.3)
     live = launch(submitted(cluster, stop=["sh", "-c", "echo asking; sleep 60"]), log_dir=tmp_path)

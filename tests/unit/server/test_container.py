@@ -21,7 +21,7 @@ import pytest
 from container_engine import Container, Engine, Handler, make_programs
 
 from pytest_llmperf.engines import ENGINES
-from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError
+from pytest_llmperf.errors import ConfigError, InfraError, ServerStartError, ServerTakenError
 from pytest_llmperf.plan import ServerSpec
 from pytest_llmperf.server import container, dock
 from pytest_llmperf.server.caches import cold
@@ -240,7 +240,7 @@ def test_a_container_that_is_taken_away_is_infra(engine: Engine, tmp_path: Path)
         gone.process.kill()
         gone.process.wait()
         wait_until(lambda: live.exit_code is not None, "its end is seen")
-        with pytest.raises(InfraError, match=r"still needed: the container can't be run: no container with name or ID"):
+        with pytest.raises(ServerTakenError, match=r"still needed: the container can't be run: no container with"):
             live.check_alive()
 
 
